@@ -1,0 +1,29 @@
+# Every target wraps go commands; tools are pinned by the tool lines of go.mod.
+
+# Packages with goroutines, locks or atomics of their own.
+RACE ?= ./engine ./engine/quickjs ./bench/...
+
+.PHONY: help check test race bench stress
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+check: ## formatting, vet, staticcheck, import arrows, workflows, go.mod
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+	go test ./internal/arrows
+	go tool actionlint
+	go mod tidy -diff
+
+test: ## all tests
+	go test ./...
+
+race: ## tests of the packages with concurrency, under the race detector
+	go test -race $(RACE)
+
+bench: ## the full suite; writes bench-out/
+	go run ./cmd/benchrun
+
+stress: ## a million mixed evaluations with kills
+	STRESS=1 go test -run Stress -v -timeout 3h ./engine/quickjs

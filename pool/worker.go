@@ -10,7 +10,7 @@ import (
 // the pool, which owns queue, clocks, verdicts and replacement, and what it
 // runs on (a goroutine, a process).
 //
-// The pool gives every worker a goroutine of its own and calls all three
+// The pool gives every worker a goroutine of its own and calls all
 // methods from it, one after the other: warm once, eval any number of times,
 // close once and always, also after a failed warm or a death. So a worker
 // needs no lock of its own. Every method may block; if one does not come back
@@ -43,11 +43,18 @@ type worker interface {
 	// An outcome of class EngineFault also replaces the worker.
 	eval(ctx context.Context, r engine.Request) (engine.Outcome, error)
 
-	// close gives back everything, in bounded time.
+	// died returns a channel that is closed when a worker that was warmed died
+	// by itself, so that an idle one is replaced before it gets a run; nil if
+	// that cannot happen. It is asked for once, after warm.
+	died() <-chan struct{}
+
+	// close gives back everything, in bounded time. A close that takes longer than
+	// KillWait is counted as abandoned until it returns.
 	close() error
 }
 
-// kind is what makes the workers of one pool.
+// kind is what makes the workers of one pool; newPool takes it, with Options
+// that it validates.
 type kind struct {
 	// newWorker returns a worker on which nothing was started yet. It must not block.
 	newWorker func() worker

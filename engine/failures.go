@@ -305,18 +305,17 @@ func FailureOf(ctx context.Context, r Request, o Outcome) error {
 
 // ScriptFault reports whether a rewrite of the script can mend err.
 func ScriptFault(err error) bool {
-	var (
-		script *ScriptFailure
-		limit  *LimitExceeded
-		shape  *ShapeMismatch
-	)
-	return errors.As(err, &script) || errors.As(err, &limit) || errors.As(err, &shape)
+	switch _, failure := Describe(err); failure {
+	case "ScriptError", "LimitExceeded", "ShapeMismatch":
+		return true
+	}
+	return false
 }
 
 // Retryable reports whether the same call may succeed on another attempt.
 func Retryable(err error) bool {
-	var startup *WorkerStartupError
-	return errors.As(err, &startup)
+	_, failure := Describe(err)
+	return failure == "WorkerStartupError"
 }
 
 // Describe gives the two stable names of what Eval returned. label is the

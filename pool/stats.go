@@ -5,10 +5,11 @@ import "maps"
 // Stats is a consistent snapshot of a pool: at every instant
 // Submitted = Queued + Running + the sum of Settled.
 type Stats struct {
-	// Workers by state. Starting: warming; Idle: ready; Running: with a run,
-	// also while it is being killed; Abandoned: did not come back from a kill or
-	// a failed start and still occupies its goroutine, but no slot.
-	Starting, Idle, Running, Abandoned int
+	// Workers by state; their sum is the number of goroutines. Starting: warming;
+	// Idle: ready; Running: with a run, also while it is being killed; Leaving: out
+	// of service, ending; Abandoned: as Leaving, but for longer than KillWait.
+	// Leaving and Abandoned hold no slot.
+	Starting, Idle, Running, Leaving, Abandoned int
 	// Queued is how many runs wait for a worker.
 	Queued int
 
@@ -21,7 +22,7 @@ type Stats struct {
 
 	Kills           int64 // runs killed, for whatever reason
 	AbandonedEver   int64 // workers that were ever abandoned
-	Replaced        int64 // workers that served once and were replaced: dead, faulty or abandoned
+	Replaced        int64 // workers that were ready once and lost: dead, faulty, abandoned
 	StartupFailures int64 // workers that failed to start, or to start a run
 }
 

@@ -164,7 +164,7 @@ func (d *DirStore) Erase(ref string) error {
 	defer d.mu.Unlock()
 	info, err := d.root.Stat(ref)
 	switch {
-	case err != nil && absent(err), err == nil && info.IsDir():
+	case absent(err), err == nil && info.IsDir():
 		if d.erased(ref) {
 			return nil
 		}
@@ -211,7 +211,7 @@ func (d *DirStore) read(ref string, maxBytes int64) (string, error) {
 	// Opening a named pipe would wait for its writer, so what it is comes first.
 	info, err := d.root.Stat(ref)
 	switch {
-	case err != nil && absent(err), err == nil && info.IsDir():
+	case absent(err), err == nil && info.IsDir():
 		return "", &ScriptMissing{Ref: ref}
 	case err != nil:
 		return "", d.fail(ref, err)
@@ -221,7 +221,7 @@ func (d *DirStore) read(ref string, maxBytes int64) (string, error) {
 		return "", &ScriptTooLarge{Ref: ref, Bytes: info.Size(), Limit: maxBytes}
 	}
 	f, err := d.root.Open(ref)
-	if err != nil && absent(err) {
+	if absent(err) {
 		return "", &ScriptMissing{Ref: ref}
 	}
 	if err != nil {

@@ -267,10 +267,14 @@ var laws = []law{
 		if err := t.make(o, ""); err != nil {
 			return err
 		}
-		for range 3 {
+		for i := range 3 {
 			a := t.run("start; ignore 300ms", time.Millisecond)
 			if a.label() != "limit:wallClock" || !a.out.Killed {
 				return fmt.Errorf("got %v, want limit:wallClock, killed", a)
+			}
+			// Abandoned or dead, it must be replaced: a worker that was waited for is not.
+			if s := t.pool.Stats(); s.Replaced != int64(i+1) {
+				return fmt.Errorf("after %d ignored kills: %+v", i+1, s)
 			}
 		}
 		return t.serves()
@@ -295,26 +299,26 @@ var laws = []law{
 
 	{"seedingUncharged", "what happens before the VM's clock is armed is not charged to the script", func(t *trial) error {
 		o := options(1)
-		o.HardKillGrace = 200 * time.Millisecond
+		o.HardKillGrace = 500 * time.Millisecond
 		if err := t.make(o, ""); err != nil {
 			return err
 		}
-		return want("seeding for longer than wall clock and grace", t.run("seed 400ms; start; finish; ok 1", time.Millisecond), "ok")
+		return want("seeding for longer than wall clock and grace", t.run("seed 800ms; start; finish; ok 1", time.Millisecond), "ok")
 	}},
 
 	{"handOverUncharged", "what happens after the finished mark is not charged to the script", func(t *trial) error {
 		o := options(1)
-		o.HardKillGrace = 200 * time.Millisecond
+		o.HardKillGrace = 500 * time.Millisecond
 		if err := t.make(o, ""); err != nil {
 			return err
 		}
-		return want("handing over for longer than wall clock and grace", t.run("start; finish; ignore 400ms; ok 1", time.Millisecond), "ok")
+		return want("handing over for longer than wall clock and grace", t.run("start; finish; ignore 800ms; ok 1", time.Millisecond), "ok")
 	}},
 
 	{"coldStartUncharged", "no run's window judges a cold start", func(t *trial) error {
 		o := options(1)
-		o.HardKillGrace, o.StartupLiveness = 100*time.Millisecond, 200*time.Millisecond
-		if err := t.make(o, "run 600ms"); err != nil {
+		o.HardKillGrace, o.StartupLiveness = 100*time.Millisecond, 400*time.Millisecond
+		if err := t.make(o, "run 800ms"); err != nil {
 			return err
 		}
 		return want("a run on a worker that is slow to start", t.run("start; finish; ok 1", time.Millisecond), "ok")
@@ -363,7 +367,7 @@ var laws = []law{
 			return err
 		}
 		if err := t.pool.Warm(context.Background()); err != nil {
-			return fmt.Errorf("Warm: %w", err)
+			return fmt.Errorf("warming: %w", err)
 		}
 		if s := t.pool.Stats(); s.Idle != 3 || s.Starting != 0 {
 			return fmt.Errorf("after Warm: %+v, want 3 idle", s)
@@ -371,7 +375,7 @@ var laws = []law{
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		if err := t.pool.Warm(ctx); err != nil {
-			return fmt.Errorf("Warm of a warm pool: %w", err)
+			return fmt.Errorf("warming a warm pool: %w", err)
 		}
 		return t.serves()
 	}},
@@ -383,7 +387,7 @@ var laws = []law{
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		if err := t.pool.Warm(ctx); !errors.Is(err, context.Canceled) {
-			return fmt.Errorf("Warm with an ended context: got %v, want context.Canceled", err)
+			return fmt.Errorf("warming with an ended context: got %v, want context.Canceled", err)
 		}
 		return t.until("ready", func(s pool.Stats) bool { return s.Idle == 1 && s.StartupFailures == 0 })
 	}},
@@ -477,7 +481,7 @@ var laws = []law{
 			return err
 		}
 		if err := t.pool.Close(); err != nil {
-			return fmt.Errorf("Close: %w", err)
+			return fmt.Errorf("closing: %w", err)
 		}
 		for _, c := range calls {
 			if err := want("a run that Close ended", t.wait(c), "closed"); err != nil {
@@ -491,7 +495,7 @@ var laws = []law{
 			}
 		}
 		if err := errors.Join(t.pool.Close(), t.pool.Drain(ctx)); err != nil {
-			return fmt.Errorf("Close and Drain after Close: %w", err)
+			return fmt.Errorf("closing and draining after Close: %w", err)
 		}
 		return nil
 	}},
@@ -507,7 +511,7 @@ var laws = []law{
 			return err
 		}
 		if err := t.pool.Close(); err != nil {
-			return fmt.Errorf("Close: %w", err)
+			return fmt.Errorf("closing: %w", err)
 		}
 		return first(
 			func() error { return want("the run", t.wait(c), "closed") },
@@ -530,7 +534,7 @@ var laws = []law{
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		if err := t.pool.Drain(ctx); !errors.Is(err, context.Canceled) {
-			return fmt.Errorf("Drain with an ended context: got %v, want context.Canceled", err)
+			return fmt.Errorf("draining with an ended context: got %v, want context.Canceled", err)
 		}
 		if err := want("a run after Drain", t.run("start", time.Hour), "closed"); err != nil {
 			return err
@@ -547,7 +551,7 @@ var laws = []law{
 			}
 		}
 		if err := <-drained; err != nil {
-			return fmt.Errorf("Drain: %w", err)
+			return fmt.Errorf("draining: %w", err)
 		}
 		if s := t.pool.Stats(); s.Kills != 1 || s.Idle+s.Starting+s.Running != 0 {
 			return fmt.Errorf("after Drain: %+v", s)
@@ -564,7 +568,7 @@ var laws = []law{
 			return err
 		}
 		if err := t.pool.Drain(context.Background()); err != nil {
-			return fmt.Errorf("Drain: %w", err)
+			return fmt.Errorf("draining: %w", err)
 		}
 		return first(
 			func() error { return want("the first", t.wait(a), "engineFault") },

@@ -138,7 +138,7 @@ func (t *trial) end() error {
 	}
 	var errs []error
 	if closeErr != nil {
-		errs = append(errs, fmt.Errorf("Close: %w", closeErr))
+		errs = append(errs, fmt.Errorf("closing: %w", closeErr))
 	}
 	if left := s.Starting + s.Idle + s.Running + s.Leaving + s.Abandoned; left != 0 || s.Queued != 0 {
 		errs = append(errs, fmt.Errorf("after Close %d workers and %d queued runs were left: %+v", left, s.Queued, s))
@@ -213,7 +213,7 @@ func (t *trial) begin(script string) call {
 
 // until waits for a state of the pool.
 func (t *trial) until(what string, ok func(pool.Stats) bool) error {
-	for {
+	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		s := t.pool.Stats()
 		if ok(s) {
 			return nil
@@ -221,7 +221,7 @@ func (t *trial) until(what string, ok func(pool.Stats) bool) error {
 		select {
 		case <-t.hung:
 			return fmt.Errorf("never %s: %+v", what, s)
-		case <-time.After(time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }

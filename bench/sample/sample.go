@@ -151,7 +151,9 @@ type Run struct {
 	Quick       bool        `json:"quick,omitempty"`
 	Environment Environment `json:"environment"`
 	Warnings    []string    `json:"warnings,omitempty"`
-	Samples     []Sample    `json:"samples"`
+	// Broken names each guarantee that was seen not to hold; one line each.
+	Broken  []string `json:"broken,omitempty"`
+	Samples []Sample `json:"samples"`
 }
 
 // Find returns the sample of that name.

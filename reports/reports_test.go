@@ -1,0 +1,228 @@
+package reports
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"flag"
+	"image/png"
+	"io"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandbed/sandbed/bench/sample"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// golden compares got with testdata/name.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs; run go test ./reports -update and read the diff. Got:\n%s", path, got)
+	}
+}
+
+// invented is a run with every group. The figures are drawn, not measured.
+func invented() sample.Run {
+	rng := rand.New(rand.NewPCG(1, 2))
+	values := func(n int, median, sigma float64) []float64 {
+		v := make([]float64, n)
+		for i := range v {
+			v[i] = median * math.Exp(sigma*rng.NormFloat64())
+		}
+		return v
+	}
+	with := func(s sample.Sample, key, value string) sample.Sample {
+		s.Config = map[string]string{key: value}
+		return s
+	}
+	r := sample.Run{
+		Schema: sample.Schema, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Took: 61.4,
+		Environment: sample.Environment{Go: "go1.26.0", OS: "linux", Arch: "amd64", CPU: "A | processor", Cores: 2, GOMAXPROCS: 2, Commit: "0123abc", Modified: true, Engine: "an engine 1.0"},
+		Warnings:    []string{"the machine before the run is unsteady: the middle 80 % spread over 31 % of the median"},
+	}
+	add := func(s sample.Sample) { r.Samples = append(r.Samples, s) }
+	var on, done []float64
+	for _, w := range []string{"reshape", "join", "template"} {
+		row := "workload=" + w + "/size=medium"
+		add(with(sample.New("wall/"+row, sample.Seconds, values(20, 0.012, 0.05)), "metering", "on"))
+		add(sample.NewExact("fuel/"+row, sample.Fuel, 1234567, 5))
+		add(sample.NewExact("peak/"+row, sample.Bytes, 3<<20, 5))
+		add(sample.NewExact("output/"+row, sample.Bytes, 4711, 5))
+		s := sample.New("guard/metering=on/"+row, sample.Ratio, values(20, 1.06, 0.02))
+		on = append(on, s.Value)
+		add(s)
+		s = sample.New("guard/metering=close-on-done/"+row, sample.Ratio, values(20, 4.2, 0.1))
+		s.Warnings = []string{"unsteady"}
+		done = append(done, s.Value)
+		add(s)
+	}
+	mean := func(metering string, v []float64) {
+		s := sample.NewExact("guard/metering="+metering, sample.Ratio, sample.GeometricMean(v), len(v))
+		s.Exact = false
+		add(s)
+	}
+	mean("on", on)
+	mean("close-on-done", done)
+	add(sample.New("fresh/op=eval", sample.Seconds, values(20, 25e-6, 0.05)))
+	add(sample.New("fresh/op=runtime", sample.Seconds, values(20, 340e-6, 0.05)))
+	add(sample.New("fresh/op=gain", sample.Ratio, values(20, 13, 0.05)))
+	add(sample.New("cold/of=process/cache=empty", sample.Seconds, values(3, 1.9, 0.05)))
+	add(sample.New("cold/of=process/cache=filled", sample.Seconds, values(15, 0.2, 0.05)))
+	add(sample.New("cold/of=vm", sample.Seconds, values(200, 500e-6, 0.05)))
+	add(with(sample.New("memory/case=A01", sample.Bytes, []float64{35 << 20}), "ceiling", "36700160"))
+	add(with(sample.New("memory/case=B02", sample.Bytes, []float64{12 << 20}), "ceiling", "36700160"))
+	for _, gc := range []string{"off", "on"} {
+		median := map[string]float64{"off": 0.0009, "on": 0.0012}[gc]
+		var all []float64
+		for _, id := range []string{"A04", "A05"} {
+			v := values(200, median, 0.4)
+			all = append(all, v...)
+			add(sample.New("kill/gc="+gc+"/case="+id, sample.Seconds, v))
+		}
+		add(sample.New("kill/gc="+gc, sample.Seconds, all))
+	}
+	for _, m := range []string{"none", "on", "off"} {
+		add(sample.New("loop/metering="+m+"/figure=longest", sample.Seconds, values(10, map[string]float64{"none": 0.0015, "on": 0.004, "off": 0.18}[m], 0.2)))
+		add(sample.New("loop/metering="+m+"/figure=unavailable", sample.Ratio, values(10, 0.01, 0.2)))
+	}
+	return r
+}
+
+func TestMarkdown(t *testing.T) {
+	golden(t, "report.md", Markdown(invented()))
+	broken := sample.Run{Schema: sample.Schema, Quick: true, Broken: []string{"fits: case A01 reached 99 bytes, allowed are 98"}, Environment: sample.Environment{Engine: "an engine <1>"}}
+	golden(t, "broken.md", Markdown(broken))
+}
+
+func TestValue(t *testing.T) {
+	for _, c := range []struct {
+		v    float64
+		unit string
+		want string
+	}{
+		{0, sample.Seconds, "0 ns"},
+		{2.5e-8, sample.Seconds, "25 ns"},
+		{1.2345e-5, sample.Seconds, "12.3 µs"},
+		{0.00143, sample.Seconds, "1.43 ms"},
+		{0.25, sample.Seconds, "250 ms"},
+		{61.5, sample.Seconds, "61.5 s"},
+		{512, sample.Bytes, "512 B"},
+		{36700160, sample.Bytes, "35 MiB"},
+		{1500, sample.Bytes, "1.46 KiB"},
+		{1.0512, sample.Ratio, "1.05 ×"},
+		{0.0512, sample.Ratio, "0.0512 ×"},
+		{1234567, sample.Fuel, "1,234,567 fuel"},
+		{-1234, sample.Count, "-1,234"},
+		{999, sample.Count, "999"},
+	} {
+		if got := Value(c.v, c.unit); got != c.want {
+			t.Errorf("Value(%v, %s): got %q, want %q", c.v, c.unit, got, c.want)
+		}
+	}
+}
+
+func TestWrite(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	run := invented()
+	if err := Write(dir, run); err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) []byte {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	if got := read("report.md"); !bytes.Equal(got, Markdown(run)) {
+		t.Error("report.md is not what Markdown gives")
+	}
+	if _, err := sample.Decode(bytes.NewReader(read("report.json"))); err != nil {
+		t.Errorf("report.json: %v", err)
+	}
+	for _, name := range []string{killPlot, guardPlot} {
+		img, err := png.Decode(bytes.NewReader(read("plots/" + name + ".png")))
+		if err != nil || img.Bounds().Dx() != 800 {
+			t.Errorf("%s.png: %v, want a picture 800 pixels wide", name, err)
+		}
+		svg := read("plots/" + name + ".svg")
+		text := ""
+		for d := xml.NewDecoder(bytes.NewReader(svg)); ; {
+			tok, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s.svg: %v", name, err)
+			}
+			if c, ok := tok.(xml.CharData); ok {
+				text += string(c) + "\n"
+			}
+		}
+		for _, want := range map[string][]string{
+			killPlot:  {"Kill latency", "share of kills, %", "collector quiet", "called every 20 ms", "1 ms"},
+			guardPlot: {"Guard cost", "ratio to metering off", "metering on", "metering close-on-done", "reshape", "template"},
+		}[name] {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s.svg does not say %q", name, want)
+			}
+		}
+	}
+
+	// A second run that has no kills leaves none of the first's plots, and
+	// nothing half written.
+	run.Samples = nil
+	if err := Write(dir, run); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.IsDir() {
+			names = append(names, d.Name())
+		}
+		return nil
+	})
+	if got := strings.Join(names, " "); got != "report.json report.md" {
+		t.Errorf("after a run without samples: %s", got)
+	}
+}
+
+func TestWriteKeepsTheOldFile(t *testing.T) {
+	dir := t.TempDir()
+	if err := Write(dir, invented()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(filepath.Join(dir, "report.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := invented()
+	bad.Samples[0].Value = math.NaN()
+	if err := Write(dir, bad); err == nil {
+		t.Fatal("a sample that is not a number was written")
+	}
+	after, err := os.ReadFile(filepath.Join(dir, "report.md"))
+	if err != nil || !bytes.Equal(before, after) {
+		t.Errorf("a refused run changed report.md (%v)", err)
+	}
+}

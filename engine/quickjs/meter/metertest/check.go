@@ -30,6 +30,9 @@ const (
 	maxBulk = 1 << 20
 	// volumeShift is the price of bulk operations: a unit for each 1<<volumeShift.
 	volumeShift = 8
+	// freeBulk is the constant length below which an operation is as good as
+	// straight-line code and needs no charge.
+	freeBulk = 4096
 	// maxCharge keeps the counter from wrapping past the least i32.
 	maxCharge = 1 << 24
 )
@@ -97,13 +100,37 @@ func (v Violation) String() string {
 // operation is charged at least n>>8 and works on no more than 1<<20 bytes or
 // elements, constant or compared before.
 func CheckCycles(module []byte, spec Spec) ([]Violation, error) {
+	_, v, err := analyse(module, spec)
+	return v, err
+}
+
+// LongestRun returns an upper bound of the instructions that one activation and
+// its calls run from one check to the next, and the function in which that
+// stretch begins. Returning through frames that are past their last check comes
+// on top: for each frame at most as much again. It is an error if the module
+// has an unmetered cycle.
+func LongestRun(module []byte, spec Spec) (instructions int64, function string, err error) {
+	g, v, err := analyse(module, spec)
+	if err != nil {
+		return 0, "", err
+	}
+	for _, x := range v {
+		if x.Kind != Bulk {
+			return 0, "", fmt.Errorf("metertest: no longest run: %v", x)
+		}
+	}
+	n, f := g.longest()
+	return n, fmt.Sprintf("%d (%s)", f, g.m.funcs[f].name), nil
+}
+
+func analyse(module []byte, spec Spec) (*graph, []Violation, error) {
 	m, err := decode(module)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	fuel, hook, faults := setup(m, spec)
 	if len(faults) > 0 {
-		return faults, nil
+		return nil, faults, nil
 	}
 	g := newGraph(m)
 	var out []Violation
@@ -123,7 +150,7 @@ func CheckCycles(module []byte, spec Spec) ([]Violation, error) {
 				Text: fmt.Sprintf("at %#x: %s", f.body[x.at].off, x.text)})
 		}
 	}
-	return append(out, g.cycles()...), nil
+	return g, append(out, g.cycles()...), nil
 }
 
 // setup finds the fuel global and the hook.
@@ -168,7 +195,7 @@ type graph struct {
 	targets [][]int          // entries that such a node leads to, from node first on
 	first   int
 	removed []bool // checks
-	loops   []bool // nodes that lie on unmetered loops within a function
+	live    []bool // what the entry of its function reaches
 	// returns says of each function that it may come back without a check.
 	returns []bool
 }
@@ -198,7 +225,6 @@ func newGraph(m *module) *graph {
 		g.targets[node-g.first] = append(g.targets[node-g.first], g.base[f])
 	}
 	g.removed = make([]bool, g.first+len(g.targets))
-	g.loops = make([]bool, g.first)
 	return g
 }
 
@@ -236,13 +262,20 @@ func (g *graph) within(n int, yield func(int)) {
 
 // all calls yield with each successor, calls included.
 func (g *graph) all(n int, yield func(int)) {
+	if n < g.first {
+		g.within(n, yield)
+	}
+	g.calls(n, yield)
+}
+
+// calls calls yield with each entry that n leads to.
+func (g *graph) calls(n int, yield func(int)) {
 	if n >= g.first {
 		for _, t := range g.targets[n-g.first] {
 			yield(t)
 		}
 		return
 	}
-	g.within(n, yield)
 	switch in := &g.m.funcs[g.owner[n]].body[n-g.base[g.owner[n]]]; in.op {
 	case opCall:
 		if g.m.funcs[in.x].body != nil {
@@ -326,23 +359,80 @@ func (g *graph) cycles() []Violation {
 	// follows it unreachable.
 	returns := g.returns
 	g.returns = slices.Repeat([]bool{true}, len(returns))
-	live := g.reachable()
+	g.live = g.reachable()
 	g.returns = returns
 
 	var out []Violation
-	skip := func(n int) bool { return g.removed[n] || !live[n] }
+	skip := func(n int) bool { return g.removed[n] || !g.live[n] }
 	for _, part := range components(g.first, skip, g.within) {
-		for _, n := range part {
-			g.loops[n] = true
-		}
 		out = append(out, g.violation(Loop, part, g.within))
 	}
 	for _, part := range components(g.first+len(g.targets), skip, g.all) {
-		if slices.ContainsFunc(part, func(n int) bool { return n >= g.first || n == g.base[g.owner[n]] }) {
+		in := map[int]bool{}
+		for _, n := range part {
+			in[n] = true
+		}
+		// It is a recursion if it holds an edge of a call.
+		if slices.ContainsFunc(part, func(n int) bool {
+			if n >= g.first {
+				return true
+			}
+			x := &g.m.funcs[g.owner[n]].body[n-g.base[g.owner[n]]]
+			return x.op == opCall && g.m.funcs[x.x].body != nil && in[g.base[x.x]]
+		}) {
 			out = append(out, g.violation(Recursion, part, g.all))
 		}
 	}
 	return out
+}
+
+// longest is the longest way, in instructions, that avoids the checks; the
+// graph must have no cycle.
+func (g *graph) longest() (int64, uint32) {
+	const most = int64(1) << 50 // keeps sums from wrapping
+	n := g.first + len(g.targets)
+	run := make([]int64, n) // from this node on, 0: not known yet
+	var best int64
+	var where uint32
+	var work []int
+	for root := range n {
+		if run[root] != 0 || g.removed[root] || !g.live[root] {
+			continue
+		}
+		for work = append(work, root); len(work) > 0; {
+			v := work[len(work)-1]
+			if run[v] != 0 {
+				work = work[:len(work)-1]
+				continue
+			}
+			ready := true
+			at := func(t int) int64 {
+				if g.removed[t] {
+					return 0
+				}
+				if run[t] == 0 {
+					ready = false
+					work = append(work, t)
+				}
+				return run[t]
+			}
+			// After a call comes what follows it, besides the callee's own way;
+			// elsewhere the longest of the successors.
+			var next, callee int64
+			if v < g.first {
+				g.within(v, func(t int) { next = max(next, at(t)) })
+			}
+			g.calls(v, func(t int) { callee = max(callee, at(t)) })
+			if !ready {
+				continue
+			}
+			run[v] = min(1+next+callee, most)
+			if v < g.first && run[v] > best {
+				best, where = run[v], g.owner[v]
+			}
+		}
+	}
+	return best, where
 }
 
 // violation describes a part by a shortest cycle through its first node.

@@ -545,6 +545,9 @@ func (s *scanner) bulk(i int, in *instr, n val) {
 	case opTableInit:
 		known(s.m.elemLen)
 	}
+	if n.kind == vInt && n.lo == n.hi && n.lo < freeBulk {
+		return
+	}
 	if hi > maxBulk {
 		s.fault(Bulk, i, "%s of a length that is not proven to be at most %d", opName(in.op), maxBulk)
 	}

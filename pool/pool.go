@@ -79,7 +79,11 @@ func New(newVM func(context.Context) (engine.VM, error), options Options) (*Pool
 // means, else a pool as New makes it. Options are validated in both cases.
 func For(inProcess engine.Backend, newVM func(context.Context) (engine.VM, error), options Options) (engine.Backend, error) {
 	if options.Count != 0 {
-		return New(newVM, options)
+		p, err := New(newVM, options)
+		if err != nil {
+			return nil, err // not a nil *Pool in an interface
+		}
+		return p, nil
 	}
 	if err := options.Validate(); err != nil {
 		return nil, err

@@ -263,7 +263,11 @@ func (m *member) strike() {
 	m.due = time.Time{}
 	switch {
 	case m.state == warmingUp:
-		m.failStart(&engine.WorkerStartupError{Phase: engine.PhaseCompile, Err: errColdStart})
+		err := errColdStart
+		if p.kind.coldStart != nil {
+			err = p.kind.coldStart()
+		}
+		m.failStart(&engine.WorkerStartupError{Phase: engine.PhaseCompile, Err: err})
 	case m.state == leaving:
 		m.abandon()
 	case m.state != running:

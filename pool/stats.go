@@ -24,6 +24,12 @@ type Stats struct {
 	AbandonedEver   int64 // workers that were ever abandoned
 	Replaced        int64 // workers that were ready once and lost: dead, faulty, abandoned
 	StartupFailures int64 // workers that failed to start, or to start a run
+
+	// Of process workers only. Processes counts those that were started and not
+	// reaped yet; Hardening lists the measures of the worker that became ready
+	// last, nil before the first did.
+	Processes int
+	Hardening []Measure
 }
 
 // The labels of Stats.Settled for runs that ended in an error.

@@ -64,4 +64,7 @@ type kind struct {
 	// close, if set, gives back what the workers share. It is called once, after
 	// the last worker was closed.
 	close func() error
+	// coldStart, if set, is the error of a worker that ColdStart has run out for.
+	// It is called with the pool's lock held.
+	coldStart func() error
 }

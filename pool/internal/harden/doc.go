@@ -17,13 +17,15 @@ type Measure struct {
 
 // The names of the measures.
 const (
-	CoreLimit       = "coreLimit"       // RLIMIT_CORE 0: no dump of the process is written
-	FileLimit       = "fileLimit"       // RLIMIT_NOFILE
-	DataLimit       = "dataLimit"       // RLIMIT_DATA: what the process may add to its memory
-	GoMemoryLimit   = "goMemoryLimit"   // GOMEMLIMIT, set by hand since the environment is empty
-	NoNewPrivileges = "noNewPrivileges" // no_new_privs, on every thread
-	Landlock        = "landlock"        // no path, no TCP port, and what else the kernel's ABI handles
-	Seccomp         = "seccomp"         // the system calls of allowed, and no others
+	EmptyEnvironment = "emptyEnvironment"
+	ProcessGroup     = "processGroup"    // the process leads a group of its own
+	CoreLimit        = "coreLimit"       // RLIMIT_CORE 0: no dump of the process is written
+	FileLimit        = "fileLimit"       // RLIMIT_NOFILE
+	DataLimit        = "dataLimit"       // RLIMIT_DATA: what the process may add to its memory
+	GoMemoryLimit    = "goMemoryLimit"   // GOMEMLIMIT, set by hand since the environment is empty
+	NoNewPrivileges  = "noNewPrivileges" // no_new_privs, on every thread
+	Landlock         = "landlock"        // no path, no TCP port, and what else the kernel's ABI handles
+	Seccomp          = "seccomp"         // the system calls of allowed, and no others
 )
 
 // measure is the report on one measure.

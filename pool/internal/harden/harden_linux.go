@@ -18,7 +18,8 @@ import (
 // runtime's own, and a few at a time while a VM boots from its compile cache.
 const maxFiles = 64
 
-// Early applies what must hold before the VM boots: the limits. memoryBytes is
+// Early applies what must hold before the VM boots: the limits; and it looks at
+// what whoever started the process should have done. memoryBytes is
 // what the process may add to the data it has now; the Go heap is asked to stay
 // within half of it, the rest is for the VM's own memory.
 func Early(memoryBytes int64) []Measure {
@@ -31,7 +32,16 @@ func Early(memoryBytes int64) []Measure {
 		err = limit(unix.RLIMIT_DATA, data+uint64(memoryBytes))
 	}
 	debug.SetMemoryLimit(memoryBytes / 2)
+	var environmentErr, groupErr error
+	if n := len(os.Environ()); n > 0 {
+		environmentErr = fmt.Errorf("it holds %d variables", n)
+	}
+	if group := unix.Getpgrp(); group != os.Getpid() {
+		groupErr = fmt.Errorf("the process is in group %d", group)
+	}
 	return []Measure{
+		measure(EmptyEnvironment, environmentErr),
+		measure(ProcessGroup, groupErr),
 		measure(CoreLimit, limit(unix.RLIMIT_CORE, 0)),
 		measure(FileLimit, limit(unix.RLIMIT_NOFILE, maxFiles)),
 		measure(DataLimit, err),

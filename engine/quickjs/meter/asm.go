@@ -1,5 +1,10 @@
 package meter
 
+import (
+	"errors"
+	"fmt"
+)
+
 // asm writes instructions. Function operands are in the rewriter's index space
 // and renumbered by rewriteBody.
 type asm struct{ b []byte }
@@ -32,8 +37,9 @@ func (a *asm) charge(fuel, t, hook uint32, push func()) {
 var i32x3 = FuncType{Params: []ValType{I32, I32, I32}}
 
 // addBulkHelpers adds the chunked copy and fill for lengths above BulkChunk.
-// A range out of bounds goes to the plain instruction, which then traps before
-// it writes, as it would have. Only modules with a memory get them.
+// A range out of bounds traps before anything is written, as the plain
+// instruction would: a fill of two bytes at the last address is past any memory.
+// Only modules with a memory get them.
 func (w *rewriter) addBulkHelpers() {
 	if !w.hasMemory {
 		return
@@ -66,9 +72,9 @@ func (w *rewriter) addBulkHelpers() {
 			past(a, s)
 			a.raw(opI32Or)
 		}
-		a.raw(opIf, blockEmpty).op(opLocalGet, d).op(opLocalGet, s).op(opLocalGet, n)
-		bulk(a, fill)
-		a.raw(opReturn, opEnd)
+		a.raw(opIf, blockEmpty).i32(-1).i32(0).i32(2)
+		bulk(a, true)
+		a.raw(opUnreachable, opEnd)
 		if !fill {
 			// d - s >= n, unsigned: a forward copy never overwrites what it still has to read.
 			a.op(opLocalGet, d).op(opLocalGet, s).raw(opI32Sub).op(opLocalGet, n).raw(opI32LtU, opIf, blockEmpty)
@@ -132,6 +138,7 @@ func (w *rewriter) rewriteBody(i int, own bool) error {
 		}
 	}
 	var previous instr
+	var fail error
 	err := walk(b.code, func(in instr, _, _ int) {
 		defer func() { previous = in }()
 		keep := func() { a.raw(b.code[in.from:in.to]...) }
@@ -176,7 +183,10 @@ func (w *rewriter) rewriteBody(i int, own bool) error {
 			a.raw(opEnd)
 		case in.op == opPrefix && checks && (in.sub == subMemoryInit || in.sub == subTableInit || in.sub == subTableCopy || in.sub == subTableFill || in.sub == subTableGrow):
 			// The length, on top of the stack, is bounded by a segment or a
-			// table; it is charged as it stands.
+			// table, which boundBulk bounds; it is charged as it stands.
+			if fail == nil {
+				fail = w.boundBulk(in)
+			}
 			w.out.Bulk++
 			a.op(opLocalTee, z)
 			a.op(opLocalGet, z).i32(BulkShift).raw(opI32ShrU).op(opLocalSet, y)
@@ -186,12 +196,33 @@ func (w *rewriter) rewriteBody(i int, own bool) error {
 			keep()
 		}
 	})
-	if err != nil {
-		return err
+	if err != nil || fail != nil {
+		return errors.Join(err, fail)
 	}
 	if used {
 		b.locals = append(append([]localRun(nil), b.locals...), localRun{4, I32})
 	}
 	b.code = a.b
+	return nil
+}
+
+// boundBulk refuses an instruction that could move more than BulkChunk at once
+// and has no chunked form here.
+func (w *rewriter) boundBulk(in instr) error {
+	if in.sub == subMemoryInit {
+		if in.imm >= int64(len(w.dataSegments)) || len(w.dataSegments[in.imm]) > BulkChunk {
+			return fmt.Errorf("memory.init of data segment %d: it is missing or larger than %d bytes", in.imm, BulkChunk)
+		}
+		return nil
+	}
+	const most = BulkChunk / 8 // a table entry takes 8 bytes
+	for i, t := range w.tables {
+		if !t.hasMax || t.max > most {
+			return fmt.Errorf("a table instruction in a module whose table %d has no maximum of at most %d", i, most)
+		}
+	}
+	if w.importedTables > 0 {
+		return errors.New("a table instruction in a module that imports a table")
+	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package meter
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -14,7 +15,8 @@ import (
 // is a feedback vertex set of that graph, chosen greedily.
 func chooseEntries(m *module) (map[uint32]bool, error) {
 	n := len(m.funcs)
-	calls := make([][]uint32, n) // unguarded edges, with repetition
+	calls := make([][]uint32, n)   // edges that no loop's check guards, with repetition
+	guarded := make([][]uint32, n) // the others
 	size := make([]int, n)
 	byType := tableTargets(m)
 	for i := range m.bodies {
@@ -22,8 +24,9 @@ func chooseEntries(m *module) (map[uint32]bool, error) {
 		var fail error
 		err := walk(m.bodies[i].code, func(in instr, loops, _ int) {
 			size[f]++
+			edges := &calls[f]
 			if loops > 0 {
-				return
+				edges = &guarded[f]
 			}
 			switch in.op {
 			case opCall:
@@ -31,13 +34,13 @@ func chooseEntries(m *module) (map[uint32]bool, error) {
 					fail = fmt.Errorf("function %d calls function %d of %d", f, in.imm, n)
 					return
 				}
-				calls[f] = append(calls[f], uint32(in.imm))
+				*edges = append(*edges, uint32(in.imm))
 			case opCallIndirect:
 				if in.imm >= int64(len(m.types)) {
 					fail = fmt.Errorf("function %d calls by type %d of %d", f, in.imm, len(m.types))
 					return
 				}
-				calls[f] = append(calls[f], byType(uint32(in.imm))...)
+				*edges = append(*edges, byType(uint32(in.imm))...)
 			}
 		})
 		if err != nil {
@@ -61,19 +64,44 @@ func chooseEntries(m *module) (map[uint32]bool, error) {
 			break
 		}
 	}
-	// Weight of a call up to its first check, callees first.
+	// What a call runs through before its first check, callees first. Where the
+	// sum is too large, the heaviest callees get checks: a check in the caller
+	// would not shorten what comes behind it.
 	weight := make([]int, n)
-	for _, scc := range components(calls, entries) { // in reverse topological order
-		f := scc[0]
-		weight[f] = size[f]
-		for _, c := range calls[f] {
+	lighten := func(f int, sites []uint32) int {
+		sum := size[f]
+		for _, c := range sites {
 			if !entries[c] {
-				weight[f] = min(weight[f]+weight[c], 1<<40)
+				sum += weight[c]
 			}
 		}
-		if weight[f] > maxStraight && int(f) >= m.importedFuncs {
-			entries[f] = true
+		if sum <= maxStraight {
+			return sum
 		}
+		heavy := slices.Clone(sites)
+		slices.SortFunc(heavy, func(a, b uint32) int { return cmp.Or(weight[b]-weight[a], int(a)-int(b)) })
+		for _, c := range heavy {
+			if sum <= maxStraight {
+				break
+			}
+			if !entries[c] {
+				if int(c) >= m.importedFuncs {
+					entries[c] = true
+				}
+				for _, d := range sites {
+					if d == c {
+						sum -= weight[c]
+					}
+				}
+			}
+		}
+		return sum
+	}
+	for _, scc := range components(calls, entries) { // in reverse topological order
+		weight[scc[0]] = lighten(int(scc[0]), calls[scc[0]])
+	}
+	for f := range n {
+		lighten(f, append(slices.Clone(calls[f]), guarded[f]...))
 	}
 	return entries, nil
 }
@@ -96,6 +124,9 @@ func tableTargets(m *module) func(t uint32) []uint32 {
 				taken[uint32(in.imm)] = true
 			}
 		})
+	}
+	for _, f := range m.globalFuncs {
+		taken[f] = true
 	}
 	open := m.importedTables > 0
 	for _, e := range m.exports {

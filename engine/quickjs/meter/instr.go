@@ -121,7 +121,7 @@ func (in *instr) read(r *reader) {
 		switch in.sub {
 		case 0, 1, 2, 3, 4, 5, 6, 7: // saturating truncation
 		case subMemoryInit, subTableInit, subTableCopy, subMemoryCopy:
-			r.uleb()
+			in.imm = int64(r.uleb())
 			r.uleb()
 		case subDataDrop, subElemDrop, subTableGrow, subTableSize, subTableFill, subMemoryFill:
 			r.uleb()

@@ -95,6 +95,7 @@ type module struct {
 	hasMemory       bool
 	globals         [][]byte // raw entries with renumbered init expressions
 	globalTypes     []ValType
+	globalFuncs     []uint32 // functions that initialise a global
 	exports         []export
 	start           int64 // -1: none
 	elems           []elements
@@ -280,6 +281,15 @@ func (m *module) decodeGlobals(s *reader) {
 		skipExpr(s)
 		if s.err != nil {
 			return
+		}
+		if s.b[init] == opRefFunc {
+			r := &reader{b: s.b, pos: init + 1}
+			f := r.uleb()
+			if int(f) >= len(m.funcs) {
+				s.fail(fmt.Errorf("global is initialised with function %d of %d", f, len(m.funcs)))
+				return
+			}
+			m.globalFuncs = append(m.globalFuncs, f)
 		}
 		m.globals = append(m.globals, append(head, s.b[init:s.pos]...))
 	}

@@ -14,7 +14,8 @@
 // most 1/2, the check fails with probability at most [FalseAlarm], computed
 // exactly. A check stops as soon as its verdict is settled, so a claim that
 // holds clearly costs Rounds-limit+1 rounds. The price: a claim that is
-// violated in only some rounds passes; claims should be violated by a factor.
+// violated in only some rounds passes. Under heavy load a fault is found surely
+// only if it passes its bound by a factor of two or more.
 //
 // Checks must not run in parallel with other tests of their package: do not
 // call them after t.Parallel.
@@ -47,7 +48,7 @@ const (
 	// tries of a sample, of which the least counts: other load only ever adds.
 	tries = 5
 	// maxRepeat bounds the repetition of work that takes no time at all.
-	maxRepeat = 1 << 24
+	maxRepeat = 1 << 20
 
 	maxScale = 8 // a machine slower than this against the nominal one is unfit
 	windows  = 3 // tries of a window whose control is late before the machine is unfit

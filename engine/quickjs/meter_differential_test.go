@@ -23,7 +23,7 @@ import (
 
 var (
 	meterSeed  = flag.Uint64("meter.seed", 0, "run this one seed of the differential test of the meter")
-	meterSeeds = flag.Uint64("meter.seeds", 600, "how many seeds the differential test of the meter runs")
+	meterSeeds = flag.Uint64("meter.seeds", 400, "how many seeds the differential test of the meter runs")
 )
 
 const (
@@ -249,6 +249,9 @@ func TestMeterDifferential(t *testing.T) {
 		if len(got) != len(again) {
 			fail("a second run made %d steps, the first %d", len(again), len(got))
 		}
+		if len(got) == 0 { // the start function ran out of fuel: the plain module might never be there
+			continue
+		}
 		if overflow(got) { // the depth that the host allows depends on the frames
 			overflows++
 			continue
@@ -290,7 +293,7 @@ func TestMeterDifferential(t *testing.T) {
 				traps++
 			}
 		}
-		if t.Failed() && *meterSeed == 0 && seed > first+50 && false {
+		if t.Failed() && *meterSeed == 0 && seed > first+50 {
 			break
 		}
 	}
@@ -305,7 +308,7 @@ func TestMeterDifferential(t *testing.T) {
 func TestMeterSurvivesMutants(t *testing.T) {
 	var tried, accepted int
 	refusals := map[string]int{} // by text without numbers
-	digits := regexp.MustCompile(`(0x)?[0-9a-f]*[0-9]+[0-9a-f]*`)
+	digits := regexp.MustCompile(`0x[0-9a-f]+|[0-9]+`)
 	for seed := uint64(1); seed <= 300; seed++ {
 		wasm := metertest.Generate(seed, 60)
 		for k := range uint64(20) {

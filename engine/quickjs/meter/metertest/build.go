@@ -109,7 +109,6 @@ type Builder struct {
 	globals, exports [][]byte
 	elems, datas     [][]byte
 	start            int64
-	dataCount        bool
 }
 
 // NewBuilder begins a module.

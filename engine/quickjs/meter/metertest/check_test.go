@@ -360,7 +360,21 @@ func TestCheckCyclesByHand(t *testing.T) {
 			b.Func(0, i32s, Asm().I32(0).I32(0).Get(0).Op(opMemoryInit, 0, 0))
 			return b.Bytes()
 		}, []Kind{Bulk}},
-		{"table.fill and table.grow", func() []byte {
+		{"table.fill and table.grow of a small table", func() []byte {
+			b := hand()
+			b.Table(ExternRef, 1, 255)
+			b.Func(0, i32s, Asm().I32(0).Op(opRefNull, uint32(ExternRef)).Get(0).Op(opTableFill, 0).
+				Op(opRefNull, uint32(ExternRef)).Get(0).Op(opTableGrow, 0).Op(opDrop))
+			return b.Bytes()
+		}, nil},
+		{"table.fill and table.grow of a table worth charging", func() []byte {
+			b := hand()
+			b.Table(ExternRef, 1, 256)
+			b.Func(0, i32s, Asm().I32(0).Op(opRefNull, uint32(ExternRef)).Get(0).Op(opTableFill, 0).
+				Op(opRefNull, uint32(ExternRef)).Get(0).Op(opTableGrow, 0).Op(opDrop))
+			return b.Bytes()
+		}, []Kind{Bulk, Bulk}},
+		{"table.fill and table.grow without a bound", func() []byte {
 			b := hand()
 			b.Table(ExternRef, 1, -1)
 			b.Func(0, i32s, Asm().I32(0).Op(opRefNull, uint32(ExternRef)).Get(0).Op(opTableFill, 0).

@@ -752,7 +752,13 @@ func (g *generator) reference() {
 		g.value(FuncRef, 0)
 		g.pop(1)
 	}
-	small := func() { g.c.I32(int32(g.r.IntN(4))) }
+	small := func() {
+		if g.chance(50) {
+			g.c.I32(int32(g.r.IntN(4)))
+		} else {
+			g.masked(3)
+		}
+	}
 	switch g.r.IntN(10) {
 	case 0:
 		g.masked(7)
@@ -791,7 +797,7 @@ func (g *generator) reference() {
 		g.c.I32(int32(g.r.IntN(3)))
 		g.c.Op(opTableInit, 1, 0)
 	case 8:
-		if g.chance(20) {
+		if g.chance(70) {
 			g.c.Op(opElemDrop, uint32(g.r.IntN(g.elems)))
 		}
 	case 9:

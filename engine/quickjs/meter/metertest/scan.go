@@ -533,17 +533,24 @@ func (s *scanner) bulk(i int, in *instr, n val) {
 			hi = min(hi, s.get(uint32(n.of)).hi)
 		}
 	}
-	// A segment bounds what can be copied out of it: more traps before it begins.
-	known := func(lens []uint32) {
-		if int64(in.x) < int64(len(lens)) {
-			hi = min(hi, lens[in.x])
+	// A segment or a table bounds what can be copied out of it or into it: more
+	// traps, or is refused by table.grow, before it begins.
+	known := func(lens []uint32, i uint32) {
+		if int64(i) < int64(len(lens)) {
+			hi = min(hi, lens[i])
 		}
 	}
 	switch in.op {
 	case opMemoryInit:
-		known(s.m.dataLen)
+		known(s.m.dataLen, in.x)
 	case opTableInit:
-		known(s.m.elemLen)
+		known(s.m.elemLen, in.x)
+		known(s.m.tables, in.y)
+	case opTableCopy:
+		known(s.m.tables, in.y)
+		fallthrough
+	case opTableFill, opTableGrow:
+		known(s.m.tables, in.x)
 	}
 	if n.kind == vInt && n.lo == n.hi && n.lo < freeBulk {
 		return

@@ -98,6 +98,9 @@ func (e *Engine) link(ctx context.Context) error {
 			stack[0] = 1
 		}
 	}), []api.ValueType{api.ValueTypeI32, api.ValueTypeI32}, []api.ValueType{api.ValueTypeI32}).Export("interrupt")
+	b.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
+		ctx.(*callContext).vm.mark(int32(stack[0]))
+	}), []api.ValueType{api.ValueTypeI32}, nil).Export("mark")
 	if _, err := b.Instantiate(ctx); err != nil {
 		return fmt.Errorf("quickjs: linking the host functions: %w", err)
 	}

@@ -319,8 +319,7 @@ func (e *evaluation) explain(v uint64) (guard engine.Guard, message, stack strin
 		return guard, "", ""
 	}
 	// The headroom is for this: the memory may be full.
-	limit := e.load32(img.rt + rtMallocLimit)
-	e.store32(img.rt+rtMallocLimit, min(limit, 1<<32-1-headroom)+headroom)
+	e.mark(markMemory)
 	e.formatting = true
 	message, ok := e.text(v)
 	if ok {
@@ -339,7 +338,7 @@ func (e *evaluation) explain(v uint64) (guard engine.Guard, message, stack strin
 	case e.trap != nil:
 		e.trapped(e.trap)
 	default:
-		e.store32(img.rt+rtMallocLimit, limit)
+		e.mark(0)
 		if guard == "" {
 			guard = e.run.tripped
 		}

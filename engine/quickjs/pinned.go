@@ -94,7 +94,8 @@ func instrument(metered bool) (meter.Instrumented, error) {
 			{Func: "JS_ThrowTypeError", Param: 1, Text: "circular reference", Kind: markSerialize},
 			{Func: "JS_ThrowTypeError", Param: 1, Text: "BigInt are forbidden in JSON.stringify", Kind: markSerialize},
 		},
-		Capture: &meter.Capture{Func: "JS_MakeError2", Retain: "JS_DupValue", Release: "JS_FreeValue"},
+		MarkHook: &meter.Import{Module: hostModule, Name: "mark", Type: meter.FuncType{Params: []meter.ValType{meter.I32}}},
+		Capture:  &meter.Capture{Func: "JS_MakeError2", Retain: "JS_DupValue", Release: "JS_FreeValue"},
 	}
 	o.Hook.Module, o.Hook.Name = hostModule, "hook"
 	return meter.Instrument(quickjswasi.QuickJSWASM, o)

@@ -153,6 +153,8 @@ type run struct {
 	canceled bool
 	trapped  bool // by the hook
 	limits   engine.Limits
+	// mallocLimit is what QuickJS's accounting may hold, without the headroom.
+	mallocLimit uint32
 }
 
 // errStop is what the hook panics with; no guest can make it.
@@ -221,6 +223,19 @@ func (v *VM) trip(g engine.Guard, now time.Time) {
 func (v *VM) trap() {
 	v.run.trapped = true
 	panic(errStop)
+}
+
+// mark is called when the engine is about to build the error of a guard, and
+// with 0 when it has: a full memory lends the headroom in between.
+func (v *VM) mark(kind int32) {
+	if v.booting {
+		return
+	}
+	limit := v.run.mallocLimit
+	if kind == markMemory {
+		limit = min(limit, 1<<32-1-headroom) + headroom
+	}
+	v.store32(v.engine.image.rt+rtMallocLimit, limit)
 }
 
 // interrupt answers QuickJS's own handler.
@@ -340,7 +355,8 @@ func (e *evaluation) evaluate() {
 	ceiling := int64(len(img.memory)) + int64(len(input)) + limits.MemoryBytes
 	e.mem.ceiling = min(ceiling/pageSize*pageSize, reserveCeiling)
 	e.mem.peak, e.mem.refused = e.mem.size, 0
-	e.store32(img.rt+rtMallocLimit, uint32(min(int64(img.mallocSize)+limits.MemoryBytes-headroom, 1<<32-1)))
+	e.run.mallocLimit = uint32(min(int64(img.mallocSize)+limits.MemoryBytes-headroom, 1<<32-1))
+	e.mark(0)
 	e.store32(img.rt+rtGCThreshold, uint32(min(int64(img.mallocSize)+limits.MemoryBytes/4, 1<<32-1)))
 	if limits.StackBytes > 0 && limits.StackBytes < e.engine.config.StackBytes {
 		low := img.stackTop - uint32(limits.StackBytes)

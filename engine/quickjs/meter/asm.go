@@ -129,6 +129,9 @@ func (w *rewriter) rewriteBody(i int, own bool) error {
 				a.op(opLocalGet, uint32(mk.Param)).i32(int32(mk.address)).raw(opI32Eq, opIf, blockEmpty)
 			}
 			a.i32(mk.Kind).op(opGlobalSet, w.g.pending)
+			if w.markHook != 0 {
+				a.i32(mk.Kind).op(opCall, w.renumber(w.markHook))
+			}
 			if mk.address >= 0 {
 				a.raw(opEnd)
 			}

@@ -97,7 +97,10 @@ type Options struct {
 	StackPointer string
 	Table        []Func
 	Marks        []Mark
-	Capture      *Capture
+	// MarkHook, if set, is a host function (i32) that is called with the kind at
+	// every mark, and with 0 when the capture has taken it.
+	MarkHook *Import
+	Capture  *Capture
 }
 
 // Instrumented is the result of Instrument.
@@ -126,6 +129,7 @@ type rewriter struct {
 	sp       int64 // global index of the stack pointer, -1 for none
 	added    []Import
 	redirect map[uint32]uint32
+	markHook uint32 // in the rewriter's index space, 0 for none
 	copyFn   uint32
 	fillFn   uint32
 	entries  map[uint32]bool
@@ -250,6 +254,13 @@ func (w *rewriter) addGlobals() error {
 }
 
 func (w *rewriter) resolveMarks() error {
+	if w.o.MarkHook != nil {
+		if !w.o.MarkHook.Type.equal(FuncType{Params: []ValType{I32}}) {
+			return errors.New("Options.MarkHook must take one i32 and give nothing")
+		}
+		w.markHook = uint32(importBase + len(w.added))
+		w.added = append(w.added, *w.o.MarkHook)
+	}
 	for _, mk := range w.o.Marks {
 		f, err := w.function(mk.Func)
 		if err != nil {
@@ -380,6 +391,9 @@ func (w *rewriter) addCapture() error {
 	a.op(opLocalGet, kind).op(opGlobalSet, w.g.capturedKind)
 	a.op(opLocalGet, 0).op(opLocalGet, result)
 	call(keep[0])
+	if w.markHook != 0 {
+		a.i32(0).op(opCall, w.markHook)
+	}
 	a.raw(opEnd)
 	a.op(opLocalGet, result).raw(opEnd)
 	wrapper := w.addFunc(t, "sandbed_capture", []localRun{{1, I32}, {1, I64}}, a.b)

@@ -127,7 +127,7 @@ func TestMeasureQuick(t *testing.T) {
 		"guard/metering=on/workload=join/size=medium", "guard/metering=close-on-done/workload=join/size=medium", "guard/metering=on", "guard/metering=close-on-done",
 		"fresh/op=eval", "fresh/op=runtime", "fresh/op=gain",
 		"cold/of=process/cache=empty", "cold/of=process/cache=filled", "cold/of=vm",
-		"memory/case=A01", "kill/gc=off", "kill/gc=on", "kill/gc=off/case=A04",
+		"memory/case=A01", "memory/figure=share", "kill/gc=off", "kill/gc=on", "kill/gc=off/case=A04",
 		"loop/metering=none/figure=longest", "loop/metering=on/figure=longest", "loop/metering=off/figure=unavailable",
 	} {
 		if !slices.Contains(got, want) {
@@ -253,6 +253,7 @@ func TestMeasureFindsFaults(t *testing.T) {
 		}, "", "stops: none"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			p := newParrot(t)
 			p.spoil = c.spoil
 			r, err := Measure(t.Context(), p.suite(MeteringOn), Plan{Quick: true, Seed: 7})

@@ -205,6 +205,7 @@ func (m *meter) memory(corpus []enginetest.Case) error {
 	if err != nil {
 		return err
 	}
+	var shares []float64
 	for _, c := range corpus {
 		if c.Group != "alloc" && c.Expected != "limit:memory" {
 			continue
@@ -223,6 +224,7 @@ func (m *meter) memory(corpus []enginetest.Case) error {
 			}
 			ceiling = o.Usage.ImageBytes + int64(len(req.Input)) + req.Limits.MemoryBytes
 			peaks = append(peaks, float64(o.Usage.PeakMemoryBytes))
+			shares = append(shares, float64(o.Usage.PeakMemoryBytes)/float64(ceiling))
 			if o.Usage.PeakMemoryBytes > ceiling {
 				m.broken("fits: case %s reached %d bytes, allowed are %d", c.ID, o.Usage.PeakMemoryBytes, ceiling)
 			}
@@ -230,6 +232,9 @@ func (m *meter) memory(corpus []enginetest.Case) error {
 		s := sample.New("memory/case="+c.ID, sample.Bytes, peaks)
 		s.Config = map[string]string{"ceiling": fmt.Sprint(ceiling), "expected": c.Expected}
 		m.add(s)
+	}
+	if len(shares) > 0 {
+		m.add(sample.New("memory/figure=share", sample.Share, shares))
 	}
 	return nil
 }
@@ -349,7 +354,7 @@ func (m *meter) disturbance() error {
 		s := sample.New(name+"/figure=longest", sample.Seconds, longest[mode])
 		s.Config = map[string]string{"heartbeat": loop.Beat.String(), "collector": "every " + loop.PressureEvery.String()}
 		m.add(s)
-		m.add(sample.New(name+"/figure=unavailable", sample.Ratio, gone[mode]))
+		m.add(sample.New(name+"/figure=unavailable", sample.Share, gone[mode]))
 	}
 	return nil
 }

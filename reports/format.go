@@ -35,6 +35,8 @@ func Value(v float64, unit string) string {
 		return digits(v) + " B"
 	case sample.Ratio:
 		return digits(v) + " ×"
+	case sample.Share:
+		return digits(100*v) + " %"
 	case sample.Fuel:
 		return thousands(v) + " fuel"
 	}
@@ -71,10 +73,13 @@ func Row(s sample.Sample) string {
 	if s.Exact {
 		note = fmt.Sprintf("exact, n=%d", s.Count)
 	} else if len(s.Values) > 1 {
-		note += fmt.Sprintf("  p99 %s  worst %s", Value(sample.Quantile(s.Values, 0.99), s.Unit), Value(sample.Quantile(s.Values, 1), s.Unit))
+		if s.Count >= 100 { // below, it is the worst by another name
+			note += "  p99 " + Value(sample.Quantile(s.Values, 0.99), s.Unit)
+		}
+		note += "  worst " + Value(sample.Quantile(s.Values, 1), s.Unit)
 	}
 	if len(s.Warnings) > 0 {
 		note += "  ! " + strings.Join(s.Warnings, "; ")
 	}
-	return fmt.Sprintf("%-44s %14s  %s", s.Name, Value(s.Value, s.Unit), note)
+	return fmt.Sprintf("%-58s %14s  %s", s.Name, Value(s.Value, s.Unit), note)
 }

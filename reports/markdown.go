@@ -104,7 +104,9 @@ func (w *writer) scope() string {
 		}
 	}
 	count(kills, "kills")
-	count(len(w.run.In("memory")), "cases of allocation within their memory")
+	if s, ok := w.run.Find("memory/figure=share"); ok {
+		count(s.Count, "allocating evaluations within their memory")
+	}
 	count(len(w.run.In("peak")), "evaluations repeated with the same answer, fuel and memory")
 	if len(parts) == 0 {
 		return "it measured nothing that is a guarantee"
@@ -127,14 +129,8 @@ func (w *writer) summary() {
 	if s, ok := find("kill/gc=on"); ok {
 		add("… with the collector called every 20 ms beside it", spread(s), s.Count)
 	}
-	if cases := w.run.In("memory"); len(cases) > 0 {
-		worst, n := 0.0, 0
-		for _, s := range cases {
-			var ceiling float64
-			fmt.Sscan(s.Config["ceiling"], &ceiling)
-			worst, n = max(worst, sample.Quantile(s.Values, 1)/ceiling), n+s.Count
-		}
-		add("It fits: largest linear memory, as a share of what is allowed", fmt.Sprintf("%.2f %% at most, over %d cases", 100*worst, len(cases)), n)
+	if s, ok := find("memory/figure=share"); ok {
+		add("It fits: largest linear memory, as a share of what is allowed", Value(sample.Quantile(s.Values, 1), s.Unit)+" at most", s.Count)
 	}
 	if s, ok := find("fresh/op=eval"); ok {
 		figure := Value(s.Value, s.Unit)

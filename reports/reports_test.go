@@ -89,6 +89,7 @@ func invented() sample.Run {
 	add(sample.New("cold/of=vm", sample.Seconds, values(200, 500e-6, 0.05)))
 	add(with(sample.New("memory/case=A01", sample.Bytes, []float64{35 << 20}), "ceiling", "36700160"))
 	add(with(sample.New("memory/case=B02", sample.Bytes, []float64{12 << 20}), "ceiling", "36700160"))
+	add(sample.New("memory/figure=share", sample.Share, []float64{1, 0.25}))
 	for _, gc := range []string{"off", "on"} {
 		median := map[string]float64{"off": 0.0009, "on": 0.0012}[gc]
 		var all []float64
@@ -101,7 +102,7 @@ func invented() sample.Run {
 	}
 	for _, m := range []string{"none", "on", "off"} {
 		add(sample.New("loop/metering="+m+"/figure=longest", sample.Seconds, values(10, map[string]float64{"none": 0.0015, "on": 0.004, "off": 0.18}[m], 0.2)))
-		add(sample.New("loop/metering="+m+"/figure=unavailable", sample.Ratio, values(10, 0.01, 0.2)))
+		add(sample.New("loop/metering="+m+"/figure=unavailable", sample.Share, values(10, 0.01, 0.2)))
 	}
 	return r
 }
@@ -129,6 +130,7 @@ func TestValue(t *testing.T) {
 		{1500, sample.Bytes, "1.46 KiB"},
 		{1.0512, sample.Ratio, "1.05 ×"},
 		{0.0512, sample.Ratio, "0.0512 ×"},
+		{0.9875, sample.Share, "98.8 %"},
 		{1234567, sample.Fuel, "1,234,567 fuel"},
 		{-1234, sample.Count, "-1,234"},
 		{999, sample.Count, "999"},

@@ -27,10 +27,11 @@ const (
 	Bytes   = "B"
 	Fuel    = "fuel"  // metered operations
 	Ratio   = "ratio" // of two measurements of the same run
+	Share   = "share" // of a whole, 0 to 1
 	Count   = "count"
 )
 
-var units = []string{Seconds, Bytes, Fuel, Ratio, Count}
+var units = []string{Seconds, Bytes, Fuel, Ratio, Share, Count}
 
 // Sample is one measurement.
 type Sample struct {

@@ -34,8 +34,9 @@ const (
 	// reapWait is how long closing waits for a process after SIGKILL. Only a
 	// process that hangs in the kernel needs any of it.
 	reapWait = 5 * time.Second
-	// stderrTail is how much of a worker's last words an error quotes.
-	stderrTail = 2 << 10
+	// wordsKept is how much an error quotes of the first words on a worker's
+	// standard error, where the runtime names a crash, and as much of the last.
+	wordsKept = 1 << 10
 )
 
 // NewProcesses makes a pool of process workers, for hosts that want the
@@ -138,8 +139,8 @@ type process struct {
 	shared   *wire.Shared
 	writer   *wire.Writer
 	run      uint64 // the id of the last run
-	tail     tail
-	tailDone chan struct{}
+	words    words
+	silent   chan struct{} // closed when nothing more will be heard of its standard error
 	exited   chan struct{} // closed when the process was reaped
 	broken   error         // why it must not be used again
 
@@ -237,11 +238,11 @@ func (w *process) start() (measures []Measure, err error) {
 		return nil, err
 	}
 	h.live.Add(1)
-	w.cmd, w.exited, w.tailDone = cmd, make(chan struct{}), make(chan struct{})
+	w.cmd, w.exited, w.silent = cmd, make(chan struct{}), make(chan struct{})
 	go w.reap()
 	go func() {
-		defer close(w.tailDone)
-		io.Copy(&w.tail, w.stderr)
+		defer close(w.silent)
+		io.Copy(&w.words, w.stderr)
 	}()
 	cwd := Measure{Name: "workingDirectory", Applied: dirErr == nil}
 	if dirErr != nil {
@@ -441,10 +442,10 @@ func (w *process) fail(ctx context.Context, cause error) error {
 		return fmt.Errorf("pool: worker process %d was killed: %w", w.cmd.Process.Pid, context.Cause(ctx))
 	}
 	select {
-	case <-w.tailDone:
+	case <-w.silent:
 	case <-time.After(100 * time.Millisecond): // something outside its group holds the pipe
 	}
-	return fmt.Errorf("pool: worker process %d failed: %w; %v%s", w.cmd.Process.Pid, cause, w.cmd.ProcessState, w.tail.quote())
+	return fmt.Errorf("pool: worker process %d failed: %w; %v%s", w.cmd.Process.Pid, cause, w.cmd.ProcessState, w.words.quote())
 }
 
 func (w *process) awaitExit(most time.Duration) bool {
@@ -470,7 +471,7 @@ func (w *process) close() error {
 		err = fmt.Errorf("pool: worker process %d has not ended %v after SIGKILL", w.cmd.Process.Pid, reapWait)
 	}
 	w.release()
-	<-w.tailDone // closing the pipe ends it
+	<-w.silent // closing the pipe ends it
 	return err
 }
 
@@ -486,34 +487,39 @@ func (w *process) release() {
 	}
 }
 
-// tail keeps the last bytes written to it.
-type tail struct {
-	mu    sync.Mutex
-	last  []byte
-	total int64
+// words keeps the first and the last bytes written to it.
+type words struct {
+	mu          sync.Mutex
+	first, last []byte
+	dropped     int64 // between them
 }
 
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.total += int64(len(p))
-	t.last = append(t.last, p[max(0, len(p)-stderrTail):]...)
-	if over := len(t.last) - stderrTail; over > 0 {
-		t.last = append(t.last[:0], t.last[over:]...)
+func (w *words) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	head := min(len(p), wordsKept-len(w.first))
+	w.first = append(w.first, p[:head]...)
+	rest := p[head:]
+	skip := max(0, len(rest)-wordsKept)
+	w.dropped += int64(skip)
+	w.last = append(w.last, rest[skip:]...)
+	if over := len(w.last) - wordsKept; over > 0 {
+		w.dropped += int64(over)
+		w.last = append(w.last[:0], w.last[over:]...)
 	}
 	return len(p), nil
 }
 
 // quote is empty if nothing was written.
-func (t *tail) quote() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (w *words) quote() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	switch {
-	case t.total == 0:
+	case len(w.first) == 0:
 		return ""
-	case t.total > int64(len(t.last)):
-		return fmt.Sprintf("; the last %d of the %d bytes on its standard error: %q", len(t.last), t.total, t.last)
+	case w.dropped > 0:
+		return fmt.Sprintf("; on its standard error: %q, %d bytes more, and %q", w.first, w.dropped, w.last)
 	default:
-		return fmt.Sprintf("; on its standard error: %q", t.last)
+		return fmt.Sprintf("; on its standard error: %q", append(w.first[:len(w.first):len(w.first)], w.last...))
 	}
 }

@@ -79,7 +79,7 @@ func (s *server) serve(newVM Factory) error {
 	if s.shared, err = wire.OpenShared(os.NewFile(fdShared, "shared")); err != nil {
 		return err
 	}
-	measures := harden.Early(memoryBytes)
+	measures := harden.Early(fdShared+1, memoryBytes)
 	runs := make(chan request)
 	go s.receive(runs)
 	go s.work(newVM, Boot{CacheDir: os.Args[4], Args: os.Args[fixed:]}, measures, runs)

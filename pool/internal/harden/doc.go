@@ -17,6 +17,7 @@ type Measure struct {
 
 // The names of the measures.
 const (
+	Descriptors      = "descriptors" // the process holds those it was given on purpose, and its own
 	EmptyEnvironment = "emptyEnvironment"
 	ProcessGroup     = "processGroup"    // the process leads a group of its own
 	CoreLimit        = "coreLimit"       // RLIMIT_CORE 0: no dump of the process is written

@@ -18,11 +18,11 @@ import (
 // runtime's own, and a few at a time while a VM boots from its compile cache.
 const maxFiles = 64
 
-// Early applies what must hold before the VM boots: the limits; and it looks at
-// what whoever started the process should have done. memoryBytes is
-// what the process may add to the data it has now; the Go heap is asked to stay
+// Early applies what must hold before the VM boots: the limits, and no inherited
+// descriptor beyond the first keep; and it looks at what whoever started the
+// process should have done. memoryBytes is what the process may add to the data it has now; the Go heap is asked to stay
 // within half of it, the rest is for the VM's own memory.
-func Early(memoryBytes int64) []Measure {
+func Early(keep int, memoryBytes int64) []Measure {
 	limit := func(resource int, v uint64) error {
 		return unix.Setrlimit(resource, &unix.Rlimit{Cur: v, Max: v})
 	}
@@ -40,6 +40,7 @@ func Early(memoryBytes int64) []Measure {
 		groupErr = fmt.Errorf("the process is in group %d", group)
 	}
 	return []Measure{
+		measure(Descriptors, closeInherited(keep)),
 		measure(EmptyEnvironment, environmentErr),
 		measure(ProcessGroup, groupErr),
 		measure(CoreLimit, limit(unix.RLIMIT_CORE, 0)),
@@ -47,6 +48,27 @@ func Early(memoryBytes int64) []Measure {
 		measure(DataLimit, err),
 		measure(GoMemoryLimit, nil),
 	}
+}
+
+// closeInherited closes what the process inherited beyond the first keep
+// descriptors: what its host had itself inherited without wanting to. Nothing
+// that survived the exec has the close-on-exec flag, and everything that the Go
+// runtime and library have opened since does.
+func closeInherited(keep int) error {
+	names, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		fd, err := strconv.Atoi(name.Name())
+		if err != nil || fd < keep {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
+		}
+	}
+	return nil
 }
 
 // dataBytes is what RLIMIT_DATA counts of this process now.

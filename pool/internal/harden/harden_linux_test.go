@@ -42,7 +42,7 @@ func try(measures string) int {
 	switch measures {
 	case "none":
 	case "all":
-		r.Measures = append(Early(1<<30), Late()...)
+		r.Measures = append(Early(3, 1<<30), Late()...)
 	case "landlock":
 		r.Measures = []Measure{measure(NoNewPrivileges, noNewPrivileges()), measure(Landlock, noPaths())}
 	case "seccomp":
@@ -147,8 +147,8 @@ func unavailable(name string) bool {
 
 func TestAttemptsWithAll(t *testing.T) {
 	r := hardened(t, "all")
-	if len(r.Measures) != 9 {
-		t.Errorf("got %d measures, want 9", len(r.Measures))
+	if len(r.Measures) != 10 {
+		t.Errorf("got %d measures, want 10", len(r.Measures))
 	}
 	for _, m := range r.Measures {
 		if !m.Applied {

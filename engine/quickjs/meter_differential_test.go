@@ -162,6 +162,11 @@ func (a *arena) run(t testing.TB, wasm []byte, seed uint64, limit int) (steps []
 		return steps, false
 	}
 	r := rand.New(rand.NewPCG(seed, 1))
+	// Memory in which every place is told from the others, so that a copy that
+	// goes wrong shows.
+	mem := mod.Memory()
+	b, _ := mem.Read(0, mem.Size())
+	pattern(b, seed)
 	for i := 0; len(steps) < limit; i++ {
 		name := fmt.Sprintf("f%d", i)
 		f := mod.ExportedFunction(name)
@@ -193,6 +198,15 @@ func (a *arena) run(t testing.TB, wasm []byte, seed uint64, limit int) (steps []
 		}
 	}
 	return steps, true
+}
+
+// pattern fills b with bytes whose period is longer than any memory here.
+func pattern(b []byte, seed uint64) {
+	x := seed*2 + 1
+	for i := range b {
+		x = x*6364136223846793005 + 1442695040888963407
+		b[i] = byte(x >> 56)
+	}
 }
 
 func meterOptions() meter.Options {
@@ -301,6 +315,88 @@ func TestMeterDifferential(t *testing.T) {
 		modules, ended, stopped, overflows, calls, traps, refereed)
 	if *meterSeed == 0 && (ended*2 < modules || stopped*50 < modules || traps*20 < calls || traps*2 > calls) {
 		t.Errorf("the modules are too much alike to show anything")
+	}
+}
+
+// Copies and fills round every bound of what one instruction may move, with
+// every kind of overlap, do what the plain instructions do: to the byte, and to
+// the trap.
+func TestMeterBulkInChunks(t *testing.T) {
+	const chunk, pages = meter.BulkChunk, 66
+	const size = pages << 16
+	i32x3 := strings.Repeat(string(rune(metertest.I32)), 3)
+	mod := metertest.NewBuilder()
+	typ := mod.Type(i32x3, "")
+	mod.Memory(pages, pages)
+	mod.Export("memory", metertest.ExportMemory, 0)
+	mod.Export("copy", metertest.ExportFunc, mod.Func(typ, "", metertest.Asm().Get(0).Get(1).Get(2).Op(0xFC0A, 0, 0)))
+	mod.Export("fill", metertest.ExportFunc, mod.Func(typ, "", metertest.Asm().Get(0).Get(1).Get(2).Op(0xFC0B, 0)))
+	wasm := mod.Bytes()
+	ins, err := meter.Instrument(wasm, meterOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newArena(t, wazero.NewRuntimeConfigCompiler())
+	ctx := context.Background()
+	instance := func(b []byte) api.Module {
+		m, err := a.r.InstantiateWithConfig(ctx, b, wazero.NewModuleConfig().WithName(""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	plain, metered := instance(wasm), instance(ins.Wasm)
+	memory := func(m api.Module) []byte {
+		b, _ := m.Memory().Read(0, size)
+		return b
+	}
+	pattern(memory(plain), 7)
+	pattern(memory(metered), 7)
+	trapped, done := 0, 0
+	try := func(name string, d, s, n uint32) {
+		t.Helper()
+		a.granted = 0
+		fuelOf(metered).Set(0)
+		_, want := plain.ExportedFunction(name).Call(ctx, uint64(d), uint64(s), uint64(n))
+		_, got := metered.ExportedFunction(name).Call(ctx, uint64(d), uint64(s), uint64(n))
+		first := func(err error) string {
+			if err == nil {
+				return "no trap"
+			}
+			line, _, _ := strings.Cut(err.Error(), "\n")
+			return line
+		}
+		if first(want) != first(got) {
+			t.Errorf("%s(%d, %d, %d): got %s, want %s", name, d, s, n, first(got), first(want))
+		}
+		if !bytes.Equal(memory(plain), memory(metered)) {
+			t.Errorf("%s(%d, %d, %d): the memories differ", name, d, s, n)
+			copy(memory(metered), memory(plain))
+		}
+		used := a.granted - int64(int32(fuelOf(metered).Get()))
+		if want == nil && (used < int64(n>>meter.BulkShift) || used > int64(n>>meter.BulkShift)+chunk>>meter.BulkShift) {
+			t.Errorf("%s of %d bytes: %d units, want %d and at most one chunk more", name, n, used, n>>meter.BulkShift)
+		}
+		if want != nil {
+			trapped++
+		} else {
+			done++
+		}
+	}
+	lengths := []uint32{0, 1, 255, chunk - 1, chunk, chunk + 1, 2*chunk - 1, 2 * chunk, 2*chunk + 1, size - 1, size, size + 1, 1 << 31, 1<<32 - 1}
+	shifts := []int64{0, 1, -1, 4096, -4096, chunk - 1, chunk, chunk + 1, -chunk + 1, -chunk, -chunk - 1, 2 * chunk, -2 * chunk}
+	for _, n := range lengths {
+		for _, s := range []int64{0, 3, chunk + 5, size - int64(n) - 1, size - int64(n), size - int64(n) + 1, 1<<32 - 1} {
+			for _, shift := range shifts {
+				try("copy", uint32(s+shift), uint32(s), n)
+			}
+			try("fill", uint32(s), uint32(s)|1, n)
+			pattern(memory(plain)[:4*chunk], uint64(n)+uint64(s))
+			copy(memory(metered), memory(plain))
+		}
+	}
+	if trapped < 100 || done < 100 {
+		t.Errorf("%d trapped, %d ended: that tests little", trapped, done)
 	}
 }
 

@@ -298,15 +298,13 @@ func (e *evaluation) exception() (guard engine.Guard, message, stack string) {
 // own acts and the meter's evidence, and gives its text. Formatting runs script
 // code: it lies under the same clocks.
 func (e *evaluation) explain(v uint64) (guard engine.Guard, message, stack string) {
-	img := e.engine.image
-	kind := int32(e.capturedKind.Get())
-	same := kind != 0 && e.captured.Get() == v
+	kind := e.evidence(v)
 	switch {
 	case e.run.tripped != "":
 		guard = e.run.tripped
-	case same && kind == markMemory:
+	case kind == markMemory:
 		guard = engine.Memory
-	case same && kind == markStack:
+	case kind == markStack:
 		guard = engine.Stack
 	case tag(v) == tagUninitialized:
 		// No script can throw it: the engine failed to build its error.
@@ -314,7 +312,7 @@ func (e *evaluation) explain(v uint64) (guard engine.Guard, message, stack strin
 	case tag(v) == tagNull && int32(e.pending.Get()) == markMemory:
 		guard = engine.Memory
 	}
-	e.serializing = same && kind == markSerialize
+	e.serializing = kind == markSerialize
 	if e.run.canceled {
 		return guard, "", ""
 	}
@@ -324,9 +322,7 @@ func (e *evaluation) explain(v uint64) (guard engine.Guard, message, stack strin
 	message, ok := e.text(v)
 	if ok {
 		if is, fine := e.invoke(e.fn.isError, v); fine && uint32(is) != 0 {
-			if s, fine := e.invoke(e.fn.getProperty, uint64(img.js), v, uint64(img.stackName)); fine && tag(s) != tagException {
-				stack, _ = e.text(s)
-			}
+			stack = e.stackOf(v)
 		}
 	}
 	e.formatting = false
@@ -344,6 +340,34 @@ func (e *evaluation) explain(v uint64) (guard engine.Guard, message, stack strin
 		}
 	}
 	return guard, message, stack
+}
+
+// evidence is the kind of the mark that the engine built this value for, 0 if
+// the engine did not.
+func (e *evaluation) evidence(v uint64) int32 {
+	for i := range e.captured {
+		if kind := int32(e.capturedKind[i].Get()); kind != 0 && e.captured[i].Get() == v {
+			return kind
+		}
+	}
+	return 0
+}
+
+// stackOf reads the stack of an error, if it is a plain property: a getter is
+// the script's, and is not asked.
+func (e *evaluation) stackOf(v uint64) string {
+	const getSet = 1 << 4 // JS_PROP_GETSET in JSPropertyDescriptor.flags
+	img := e.engine.image
+	found, ok := e.invoke(e.fn.ownProperty, uint64(img.js), uint64(img.scratch), v, img.stackAtom)
+	if !ok || int32(found) != 1 || e.load32(img.scratch)&getSet != 0 {
+		return ""
+	}
+	value := uint64(e.load32(img.scratch+8)) | uint64(e.load32(img.scratch+12))<<32
+	if t := tag(value); t != tagString && t != tagRope {
+		return ""
+	}
+	s, _ := e.text(value)
+	return s
 }
 
 // text converts a value to a string, at most maxText of it.

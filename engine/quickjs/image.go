@@ -23,8 +23,9 @@ type image struct {
 	mallocSize         uint32 // what QuickJS's accounting held at boot
 	global             uint64 // the global object
 	// Addresses of constant strings.
-	inputName, defaultName, stackName uint32
-	scratch                           uint32 // 16 bytes for results by pointer and arguments
+	inputName, defaultName uint32
+	stackAtom              uint64 // the property name "stack"
+	scratch                uint32 // 32 bytes for arguments and results by pointer
 }
 
 // redZone is how far below the stack pointer a leaf function may write without
@@ -127,8 +128,9 @@ func (e *Engine) boot(ctx context.Context) (img *image, err error) {
 		step("strings", func() error { copy(v.mem.bytes()[at:], s+"\x00"); return nil })
 		return at
 	}
-	img.inputName, img.defaultName, img.stackName = text("input"), text("default"), text("stack")
-	img.scratch = v.alloc(call, 16)
+	img.inputName, img.defaultName = text("input"), text("default")
+	img.stackAtom = call("JS_NewAtom", uint64(img.js), uint64(text("stack")))
+	img.scratch = v.alloc(call, 32)
 	img.global = call("JS_GetGlobalObject", uint64(img.js))
 	call("JS_SetPropertyStr", uint64(img.js), img.global, uint64(img.inputName), valUndefined)
 	if err != nil {
@@ -182,7 +184,10 @@ func (v *VM) instantiate(ctx context.Context) error {
 	}
 	v.fuel, v.sp = global(meter.FuelExport), global(meter.StackPointerExport)
 	v.stackLimit, v.stackLow = global(meter.StackLimitExport), global(meter.StackLowExport)
-	v.pending, v.captured, v.capturedKind = global(meter.PendingExport), global(meter.CapturedExport), global(meter.CapturedKindExport)
+	v.pending = global(meter.PendingExport)
+	for i := range v.captured {
+		v.captured[i], v.capturedKind[i] = global(fmt.Sprint(meter.CapturedExport, i)), global(fmt.Sprint(meter.CapturedKindExport, i))
+	}
 	if err == nil {
 		err = v.fetch()
 	}
@@ -231,8 +236,10 @@ func (v *VM) restore() error {
 	v.stackLow.Set(uint64(img.stackTop))
 	v.stackLimit.Set(uint64(img.stackLow + redZone))
 	v.pending.Set(0)
-	v.captured.Set(0)
-	v.capturedKind.Set(0)
+	for i := range v.captured {
+		v.captured[i].Set(0)
+		v.capturedKind[i].Set(0)
+	}
 	v.fuel.Set(0)
 	return nil
 }

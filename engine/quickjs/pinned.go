@@ -32,8 +32,8 @@ const (
 
 // QuickJS values are NaN-boxed: the tag is the high 32 bits.
 const (
-	tagObject        = -1
-	tagModule        = -3
+	tagString        = -7
+	tagRope          = -6
 	tagNull          = 2
 	tagUndefined     = 3
 	tagUninitialized = 4

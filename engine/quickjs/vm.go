@@ -12,6 +12,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 
 	"github.com/sandbed/sandbed/engine"
+	"github.com/sandbed/sandbed/engine/quickjs/meter"
 )
 
 const (
@@ -34,8 +35,8 @@ type VM struct {
 	fn     functions
 	stack  [8]uint64 // arguments and result of a call
 
-	fuel, sp, stackLimit, stackLow  api.MutableGlobal
-	pending, captured, capturedKind api.MutableGlobal
+	fuel, sp, stackLimit, stackLow, pending api.MutableGlobal
+	captured, capturedKind                  [meter.Captures]api.MutableGlobal
 
 	booting   bool
 	closed    bool
@@ -49,7 +50,7 @@ type VM struct {
 type functions struct {
 	malloc, free, eval, evalFunction, namespace, getProperty, setProperty     api.Function
 	call, isFunction, isPromise, promiseState, promiseResult, jobPending, job api.Function
-	getException, parseJSON, stringify, toCString, isError                    api.Function
+	getException, parseJSON, stringify, toCString, isError, ownProperty       api.Function
 }
 
 func (v *VM) fetch() error {
@@ -68,7 +69,7 @@ func (v *VM) fetch() error {
 	f.call, f.isFunction = get("JS_Call"), get("JS_IsFunction")
 	f.isPromise, f.promiseState, f.promiseResult = get("JS_IsPromise"), get("JS_PromiseState"), get("JS_PromiseResult")
 	f.jobPending, f.job = get("JS_IsJobPending"), get("JS_ExecutePendingJob")
-	f.getException, f.isError = get("JS_GetException"), get("JS_IsError")
+	f.getException, f.isError, f.ownProperty = get("JS_GetException"), get("JS_IsError"), get("JS_GetOwnProperty")
 	f.parseJSON, f.stringify, f.toCString = get("JS_ParseJSON"), get("JS_JSONStringify"), get("JS_ToCStringLen2")
 	if len(missing) > 0 {
 		return fmt.Errorf("quickjs: the module does not export %s", strings.Join(missing, ", "))

@@ -32,8 +32,8 @@ const (
 	StackLimitExport   = "sandbed_stack_limit"   // i32: a stack pointer below it traps
 	StackLowExport     = "sandbed_stack_low"     // i32: the lowest stack pointer seen
 	PendingExport      = "sandbed_pending"       // i32: kind of the last mark that no capture has taken
-	CapturedExport     = "sandbed_captured"      // i64: result of the capture function after the last mark
-	CapturedKindExport = "sandbed_captured_kind" // i32: kind of that mark, 0 for none
+	CapturedExport     = "sandbed_captured"      // i64, with a digit from 0: results of the capture function after a mark, the last first
+	CapturedKindExport = "sandbed_captured_kind" // i32, with the same digit: kind of that mark, 0 for none
 )
 
 const (
@@ -45,6 +45,10 @@ const (
 	// smallBulk is the constant length below which a bulk instruction is taken
 	// for straight-line code.
 	smallBulk = 4096
+	// Captures is how many captured values are kept. Building the error of a
+	// full stack may overflow it again, in script code that formats the first
+	// error, so the last value alone would not do.
+	Captures = 8
 	// maxStraight bounds the instructions that a call may run through before
 	// its first check: functions above it get a check at their entry.
 	maxStraight = 1 << 20
@@ -76,9 +80,9 @@ type Mark struct {
 }
 
 // Capture ties evidence to a value: when Func returns after a mark, its i64
-// result is kept in the captured global and its kind beside it. Retain is called
-// with (first parameter, result), Release with the value that is replaced, so
-// that the value is alive as long as it is captured. Func, Retain and Release must take (i32, …)
+// result is kept in the first captured global and its kind beside it, and the
+// earlier ones move down. Retain is called with (first parameter, result), Release
+// with the value that falls out, so that a value is alive as long as it is captured. Func, Retain and Release must take (i32, …)
 // and (i32, i64).
 type Capture struct {
 	Func, Retain, Release string
@@ -119,7 +123,8 @@ const importBase = 1 << 30
 
 // globals of the meter, as indexes into the module's global space.
 type meterGlobals struct {
-	fuel, limit, low, pending, captured, capturedKind uint32
+	fuel, limit, low, pending uint32
+	captured, capturedKind    [Captures]uint32
 }
 
 type rewriter struct {
@@ -247,8 +252,10 @@ func (w *rewriter) addGlobals() error {
 	}
 	if len(w.o.Marks) > 0 {
 		w.g.pending = w.addGlobal(I32, zero32, PendingExport)
-		w.g.captured = w.addGlobal(I64, zero64, CapturedExport)
-		w.g.capturedKind = w.addGlobal(I32, zero32, CapturedKindExport)
+		for i := range Captures {
+			w.g.captured[i] = w.addGlobal(I64, zero64, fmt.Sprint(CapturedExport, i))
+			w.g.capturedKind[i] = w.addGlobal(I32, zero32, fmt.Sprint(CapturedKindExport, i))
+		}
 	}
 	return nil
 }
@@ -383,12 +390,16 @@ func (w *rewriter) addCapture() error {
 			a.raw(opDrop)
 		}
 	}
-	a.op(opGlobalGet, w.g.capturedKind).raw(opIf, blockEmpty)
-	a.op(opLocalGet, 0).op(opGlobalGet, w.g.captured)
+	a.op(opGlobalGet, w.g.capturedKind[Captures-1]).raw(opIf, blockEmpty)
+	a.op(opLocalGet, 0).op(opGlobalGet, w.g.captured[Captures-1])
 	call(keep[1])
 	a.raw(opEnd)
-	a.op(opLocalGet, result).op(opGlobalSet, w.g.captured)
-	a.op(opLocalGet, kind).op(opGlobalSet, w.g.capturedKind)
+	for i := Captures - 1; i > 0; i-- {
+		a.op(opGlobalGet, w.g.captured[i-1]).op(opGlobalSet, w.g.captured[i])
+		a.op(opGlobalGet, w.g.capturedKind[i-1]).op(opGlobalSet, w.g.capturedKind[i])
+	}
+	a.op(opLocalGet, result).op(opGlobalSet, w.g.captured[0])
+	a.op(opLocalGet, kind).op(opGlobalSet, w.g.capturedKind[0])
 	a.op(opLocalGet, 0).op(opLocalGet, result)
 	call(keep[0])
 	if w.markHook != 0 {

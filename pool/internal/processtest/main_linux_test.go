@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -27,10 +28,13 @@ const (
 	fixed  = 5
 )
 
+// PDEATHSIG belongs to the main thread of a process.
+func init() { runtime.LockOSThread() }
+
 // TestMain is also every other process of these tests.
 func TestMain(m *testing.M) {
-	if role := os.Getenv("PROCESSTEST_HOST"); role != "" {
-		host()
+	if worker, ok := os.LookupEnv("PROCESSTEST_HOST"); ok {
+		host(worker)
 	}
 	if len(os.Args) > fixed && os.Args[1] == marker {
 		switch role, how, _ := strings.Cut(os.Args[fixed], " "); role {
@@ -38,6 +42,11 @@ func TestMain(m *testing.M) {
 			forget(how)
 		case "rogue":
 			rogue(how)
+		case "deaf": // to the death of its parent
+			if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
+				panic(err)
+			}
+			os.Args[fixed] = ""
 		}
 	}
 	pool.ServeWorker(newVM)
@@ -68,6 +77,13 @@ func newVM(ctx context.Context, b pool.Boot) (engine.VM, error) {
 	if len(b.Args) > 0 {
 		start = b.Args[0]
 	}
+	if start == "child" { // a process of its own, before it is hardened
+		child := exec.Command("/proc/self/exe", marker, "", "", "", "forgetful and hang")
+		if err := child.Start(); err != nil {
+			return nil, err
+		}
+		self.Child, start = child.Process.Pid, ""
+	}
 	inner, err := pooltest.NewVM(nil, start)(ctx)
 	if inner == nil || err != nil {
 		return nil, err
@@ -82,6 +98,7 @@ type self struct {
 	Dir     string
 	Group   bool
 	Files   []string
+	Child   int
 }
 
 // vm adds to the VM of pooltest what only a process can do.
@@ -150,9 +167,10 @@ func forget(how string) {
 	panic("processtest: unknown way to forget: " + how)
 }
 
-// host is a process that has a pool and gets killed. It says when its workers are up.
-func host() {
-	p, err := pool.NewProcesses(pool.Command{}, options(2))
+// host is a process that has a pool of such workers and gets killed. It says when
+// one of them is busy.
+func host(worker string) {
+	p, err := pool.NewProcesses(pool.Command{Args: []string{worker}}, options(2))
 	if err == nil {
 		err = p.Warm(context.Background())
 	}

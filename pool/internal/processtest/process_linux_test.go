@@ -474,15 +474,16 @@ func TestKilledFromOutside(t *testing.T) {
 	}
 }
 
-// kill -9 of the host leaves no worker behind, not even one that is busy.
+// kill -9 of the host leaves no worker behind, not even one that is busy: by the
+// signal of the kernel alone, by the end of the pipe alone, and by both.
 func TestHostKilled(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 3 {
+	for _, worker := range []string{"rogue ignore everything", "deaf", ""} {
 		cmd := exec.Command(self)
-		cmd.Env = append(os.Environ(), "PROCESSTEST_HOST=1")
+		cmd.Env = append(os.Environ(), "PROCESSTEST_HOST="+worker)
 		cmd.Stderr = os.Stderr
 		stdout, err := cmd.StdoutPipe()
 		if err != nil {
@@ -503,11 +504,41 @@ func TestHostKilled(t *testing.T) {
 		}
 		cmd.Wait()
 		for _, pid := range workers {
-			eventually(t, "worker gone", func() bool {
-				stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-				return err != nil || bytes.Contains(stat, []byte(") Z ")) // a zombie waits for init
-			})
+			eventually(t, fmt.Sprintf("worker %q gone", worker), func() bool { return gone(pid) })
 		}
+	}
+}
+
+// gone is true of a process that has ended; a zombie waits for init.
+func gone(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || bytes.Contains(stat, []byte(") Z "))
+}
+
+// What a factory started goes with its worker, however that ends.
+func TestGroupKilled(t *testing.T) {
+	for how, end := range map[string]func(p *pool.Pool, worker int) error{
+		"closed":              func(p *pool.Pool, worker int) error { return p.Close() },
+		"killed from outside": func(p *pool.Pool, worker int) error { return unix.Kill(worker, unix.SIGKILL) },
+	} {
+		p := newPool(t, options(1), "child")
+		out, err := run(p, "self")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s self
+		if err := json.Unmarshal(out.Value, &s); err != nil {
+			t.Fatal(err)
+		}
+		pids := children(t, os.Getpid())
+		if len(pids) != 1 || s.Child == 0 || gone(s.Child) {
+			t.Fatalf("%s: workers %v, child %d", how, pids, s.Child)
+		}
+		if err := end(p, pids[0]); err != nil {
+			t.Error(err)
+		}
+		eventually(t, how+": the worker's child gone", func() bool { return gone(s.Child) })
+		p.Close()
 	}
 }
 

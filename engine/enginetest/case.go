@@ -13,6 +13,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sandbed/sandbed/engine"
@@ -109,14 +110,18 @@ func scaled(l engine.Limits, scale float64) engine.Limits {
 //go:embed testdata/hostile.jsonl
 var hostile []byte
 
-// Cases is the built-in corpus. The slice is the caller's.
-func Cases() []Case {
+// builtIn is parsed once: some of its inputs have many megabytes.
+var builtIn = sync.OnceValue(func() []Case {
 	cases, err := ParseCases(bytes.NewReader(hostile))
 	if err != nil {
 		panic("enginetest: built-in corpus: " + err.Error()) // a test parses it
 	}
 	return cases
-}
+})
+
+// Cases is the built-in corpus. The slice is the caller's, what its cases refer
+// to is shared and must not be changed.
+func Cases() []Case { return slices.Clone(builtIn()) }
 
 // CaseError is a line of a corpus that cannot be used.
 type CaseError struct {
@@ -462,10 +467,7 @@ func concat(raw json.RawMessage) (json.RawMessage, error) {
 		if len(unit) > 0 && count > (maxSpec-b.Len())/len(unit) {
 			return nil, fmt.Errorf("keep the input within %d bytes", maxSpec)
 		}
-		b.Grow(len(unit) * count)
-		for range count {
-			b.WriteString(unit)
-		}
+		b.WriteString(strings.Repeat(unit, count))
 	}
 	return b.Bytes(), nil
 }

@@ -17,7 +17,8 @@ import (
 
 // Factory makes a backend for the suite, which closes it. It is called again
 // whenever a backend was lost (it hung, panicked or came back unclean) and for
-// laws that need one of their own.
+// laws that need one of their own while the first is open: closing one must not
+// close another.
 type Factory func(ctx context.Context) (engine.Backend, error)
 
 // ImageVerifier is what a backend may offer beside [engine.Backend]:
@@ -544,6 +545,7 @@ func (sc *scope) clean() bool {
 	}
 	fuel := got.out.Usage.Fuel
 	switch {
+	case got.label != "ok": // said already
 	case s.cleanFuel == 0:
 		s.cleanFuel = fuel
 	case fuel != s.cleanFuel:

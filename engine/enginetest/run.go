@@ -9,8 +9,8 @@ import (
 
 // Run puts the backends of f through the suite, one subtest a case
 // ("case/A04") and one a law of its own ("law/cancel"), and returns the report
-// for further checks, such as [CheckInexact]. It closes what f gives and may
-// call f several times. Laws that the backend does not offer are skipped by
+// for further checks, such as [CheckInexact]. It calls f as a [Factory] is
+// called, and closes what it gives. Laws that the backend does not offer are skipped by
 // name. Do not run it in parallel with other tests: it counts goroutines.
 func Run(t *testing.T, f func(testing.TB) engine.Backend) Report {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sandbed/sandbed/engine"
+	"github.com/sandbed/sandbed/engine/shape"
 )
 
 // labelOf is the label of what came of a run: the outcome's, or that of the error.
@@ -124,22 +125,27 @@ func (sc *scope) policy(law string, scripts engine.ScriptStore, list []policyPro
 // errJudged keeps the laws that bind outcomes away from what a policy probe judges itself.
 var errJudged = errors.New("enginetest: judged by the law")
 
+// rowsSchema is what the law of shapes asks of a result.
+const rowsSchema = `{"type":"object","required":["rows"],"properties":{"rows":{"type":"array","items":{"type":"object","required":["n"],"properties":{"n":{"type":"number"}}}}}}`
+
 func shapeMismatch(sc *scope) {
-	want, err := newShape()
+	want, err := shape.Compile([]byte(rowsSchema))
 	if err != nil {
 		panic("enginetest: " + err.Error()) // the suite's own schema
 	}
-	mismatch := func(err error) bool {
-		var m *engine.ShapeMismatch
-		return errors.As(err, &m) && len(m.Violations) > 0 && engine.ScriptFault(err)
+	at := func(path string) func(error) bool {
+		return func(err error) bool {
+			var m *engine.ShapeMismatch
+			return errors.As(err, &m) && len(m.Violations) == 1 && m.Violations[0].Path == path && engine.ScriptFault(err) && !engine.Retryable(err)
+		}
 	}
 	call := func(js string) engine.Call { return engine.Call{Script: program(js), Shape: want} }
 	sc.policy("shape-mismatch", nil, []policyProbe{
 		{name: "right", call: call(`({rows:[{n:1},{n:2}]})`), want: "ok", reaches: true},
-		{name: "type", call: call(`({rows:"none"})`), want: "shapeMismatch", reaches: true, check: mismatch},
-		{name: "deep", call: call(`({rows:[{n:1},{n:"2"}]})`), want: "shapeMismatch", reaches: true, check: mismatch},
-		{name: "missing", call: call(`({})`), want: "shapeMismatch", reaches: true, check: mismatch},
-		{name: "absent", call: call(`void "shape"`), want: "shapeMismatch", reaches: true, check: mismatch},
+		{name: "type", call: call(`({rows:"none"})`), want: "shapeMismatch", reaches: true, check: at("/rows")},
+		{name: "deep", call: call(`({rows:[{n:1},{n:"2"}]})`), want: "shapeMismatch", reaches: true, check: at("/rows/1/n")},
+		{name: "missing", call: call(`({})`), want: "shapeMismatch", reaches: true, check: at("")},
+		{name: "absent", call: call(`void "shape"`), want: "shapeMismatch", reaches: true, check: at("")},
 		{name: "throws", call: call(`throw new Error("no rows")`), want: "error", reaches: true},
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -239,8 +240,32 @@ func (b *inProcess) Run(ctx context.Context, r engine.Request) (engine.Outcome, 
 		return engine.Outcome{}, err
 	}
 	defer b.e.give(v)
-	return v.Eval(ctx, r), nil
+	if r.Input == nil {
+		return v.Eval(ctx, r), nil // nothing is parsed before the clock is armed
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := &engine.WorkerStartupError{Phase: engine.PhaseStart, Err: errors.New("the input was not parsed in time")}
+	window := time.AfterFunc(r.Limits.WithDefaults().WallClock+startWindow, func() { cancel(late) })
+	defer window.Stop()
+	started := r.OnScriptStart
+	r.OnScriptStart = func(at time.Time) {
+		window.Stop()
+		if started != nil {
+			started(at)
+		}
+	}
+	o := v.Eval(ctx, r)
+	if o.Class == engine.Canceled && o.DuringSeed && context.Cause(ctx) == late {
+		return o, late
+	}
+	return o, nil
 }
+
+// startWindow is what parsing the input may take beyond the wall clock: the
+// grace and the start-up liveness that the pool defaults to, so that a backend
+// is no excuse for another answer.
+const startWindow = 12 * time.Second
 
 // Close implements engine.Backend.
 func (b *inProcess) Close() error { return b.e.Close() }

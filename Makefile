@@ -1,7 +1,7 @@
 # Every target wraps go commands; tools are pinned by the tool lines of go.mod.
 
 # Packages with goroutines, locks or atomics of their own.
-RACE ?= ./engine ./engine/quickjs ./bench/...
+RACE ?= ./engine ./engine/quickjs ./pool/... ./bench/...
 
 .PHONY: help check test race bench stress
 
@@ -26,4 +26,4 @@ bench: ## the full suite; writes bench-out/
 	go run ./cmd/benchrun
 
 stress: ## a million mixed evaluations with kills
-	STRESS=1 go test -run Stress -v -timeout 3h ./engine/quickjs
+	STRESS=1 go test -p 1 -run Stress -v -timeout 3h ./engine/quickjs ./pool

@@ -12,6 +12,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"slices"
 	"time"
 
@@ -412,7 +413,7 @@ func (m *meter) calibrate(when string) error {
 	values := make([]float64, m.times(10, 30))
 	for i := range values {
 		start := time.Now()
-		sink = kernel(uint64(i))
+		runtime.KeepAlive(kernel(uint64(i))) // or the compiler leaves it out
 		values[i] = time.Since(start).Seconds()
 	}
 	s := sample.New("calibration/when="+when, sample.Seconds, values)
@@ -428,9 +429,6 @@ func (m *meter) calibrate(when string) error {
 	}
 	return nil
 }
-
-// sink keeps the compiler from leaving the kernel out.
-var sink uint64
 
 // kernel is register arithmetic, about 5 ms of it.
 func kernel(x uint64) uint64 {

@@ -1,0 +1,150 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sandbed/sandbed/bench"
+)
+
+// sizeUnits are the suffixes of a size, in bytes.
+var sizeUnits = []struct {
+	name  string
+	bytes int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
+
+// parseSize reads a flag that is a number of bytes between lo and hi: "32MiB",
+// "512KiB", "1048576". An empty text is 0, the default.
+func parseSize(flag, text string, lo, hi int64) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	bad := &usage{flag, text, fmt.Sprintf("give %s to %s, such as 32MiB, 512KiB or 33554432", sizeText(lo), sizeText(hi))}
+	for _, u := range sizeUnits {
+		digits, ok := strings.CutSuffix(text, u.name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(digits, 10, 63) // no sign, no blanks
+		if err != nil || int64(n) > math.MaxInt64/u.bytes {
+			return 0, bad
+		}
+		if v := int64(n) * u.bytes; v >= lo && v <= hi {
+			return v, nil
+		}
+		return 0, bad
+	}
+	return 0, bad
+}
+
+// sizeText writes a size as parseSize reads it.
+func sizeText(n int64) string {
+	for _, u := range sizeUnits {
+		if n >= u.bytes && n%u.bytes == 0 {
+			return strconv.FormatInt(n/u.bytes, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// parseCount reads a flag that is a whole number of at least lo.
+func parseCount(flag, text string, lo, hi int64) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil || int64(n) < lo || int64(n) > hi {
+		return 0, &usage{flag, text, fmt.Sprintf("give a whole number from %d to %d", lo, hi)}
+	}
+	return int64(n), nil
+}
+
+// parseDuration reads a flag that is a time.
+func parseDuration(flag, text string, lo, hi time.Duration) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < lo || d > hi {
+		return 0, &usage{flag, text, fmt.Sprintf("give %s to %s, such as 50ms or 2s", short(lo), short(hi))}
+	}
+	return d, nil
+}
+
+// short is a duration without zero minutes and seconds.
+func short(d time.Duration) string {
+	return strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")
+}
+
+// oneOf checks a flag that is one of a few words.
+func oneOf(flag, text string, allowed ...string) error {
+	if slices.Contains(allowed, text) {
+		return nil
+	}
+	return &usage{flag, text, "give " + strings.Join(allowed, ", ")}
+}
+
+// metering checks --metering against what the sandbox has; "" means its default.
+func metering(s bench.Suite, text string) (string, error) {
+	switch {
+	case text == "":
+		return s.Metering(), nil
+	case len(s.Meterings) == 0:
+		return "", &usage{"--metering", text, "leave it out: " + s.Engine + " has one way only"}
+	}
+	return text, oneOf("--metering", text, s.Meterings...)
+}
+
+// maxFile bounds what is read of a file: more than any limit lets through.
+const maxFile = 2<<30 + 1
+
+// readFile reads the file that a flag names; "-" is stdin where it is given.
+func readFile(flag, name string, stdin io.Reader) ([]byte, error) {
+	from := stdin
+	if name != "-" || stdin == nil {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, unreadable(flag, name, err)
+		}
+		defer f.Close()
+		from = f
+	}
+	b, err := io.ReadAll(io.LimitReader(from, maxFile))
+	if err != nil {
+		return nil, unreadable(flag, name, err)
+	}
+	return b, nil
+}
+
+func unreadable(flag, name string, err error) error {
+	// The error of the system repeats the name: its cause is enough.
+	if pe, ok := err.(*os.PathError); ok {
+		err = pe.Err
+	}
+	return &usage{flag, name, fmt.Sprintf("cannot be read (%v): give a file that can", err)}
+}
+
+// readInput reads the file with the input; no file is no input.
+func readInput(name string) (json.RawMessage, error) {
+	if name == "" {
+		return nil, nil
+	}
+	b, err := readFile("--input", name, nil)
+	if err != nil {
+		return nil, err
+	}
+	if !json.Valid(b) {
+		var v any
+		err := json.Unmarshal(b, &v)
+		return nil, &usage{"--input", name, fmt.Sprintf("is not JSON (%v): give a file with one JSON text", err)}
+	}
+	return bytes.Trim(b, " \t\r\n"), nil // an editor's last line break is not the input's
+}

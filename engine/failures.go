@@ -270,6 +270,9 @@ func FailureOf(ctx context.Context, r Request, o Outcome) error {
 	case OK:
 		return nil
 	case ScriptError:
+		if o.DuringSeed { // no line of the script has run
+			return &InputNotSerializable{Reason: msg}
+		}
 		return &ScriptFailure{Reason: Threw, Message: msg, JSStack: stack}
 	case ResultNotSerializable:
 		return &ScriptFailure{Reason: NotSerializable, Message: msg, JSStack: stack}

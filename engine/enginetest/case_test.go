@@ -221,34 +221,3 @@ func TestParseCasesRefuses(t *testing.T) {
 		t.Errorf("a line over the bound: %v, want a *CaseError for line 2", err)
 	}
 }
-
-func TestInexact(t *testing.T) {
-	if _, err := InexactCases(); err != nil {
-		t.Error(err)
-	}
-	list, err := parseInexact(strings.NewReader("case,reason,date\nA,a race,2026-01-02\nB,gone,2026-01-02\nC,never,2026-01-02\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rec := func(id string, exact bool) Record {
-		return Record{ID: id, Class: "error", Expected: "ok", Pass: true, Exact: exact}
-	}
-	got := CheckInexact(list, []Record{rec("A", true), rec("B", true), rec("D", true)}, []Record{rec("A", false), rec("B", true), rec("D", false)})
-	want := map[string]string{"D": "add a line", "B": "remove the line", "C": "no case"}
-	if len(got) != len(want) {
-		t.Errorf("findings %q, want %d", got, len(want))
-	}
-	for _, f := range got {
-		if !strings.Contains(f.Detail, want[f.Case]) || want[f.Case] == "" {
-			t.Errorf("finding %q, want %q", f, want[f.Case])
-		}
-	}
-	for _, bad := range []string{
-		"", "id,reason,date\n", "case,reason,date\nA,,2026-01-02\n", "case,reason,date\nA, ,2026-01-02\n", "case,reason,date\nA,x,soon\n",
-		"case,reason,date\nA,x,2026-01-02\nA,y,2026-01-02\n", "case,reason,date\n,x,2026-01-02\n", "case,reason,date\nA,x\n",
-	} {
-		if _, err := parseInexact(strings.NewReader(bad)); err == nil {
-			t.Errorf("%q was accepted", bad)
-		}
-	}
-}

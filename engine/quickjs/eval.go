@@ -90,7 +90,8 @@ func (e *evaluation) script(input uint64) uint64 {
 	if name == "" {
 		name = "script.js"
 	}
-	src := e.put(e.req.Script.Source)
+	source := strings.TrimPrefix(e.req.Script.Source, "\ufeff") // a byte order mark is no part of a script
+	src := e.put(source)
 	file := uint32(0)
 	if src != 0 {
 		file = e.put(strings.ReplaceAll(name, "\x00", "?"))
@@ -101,14 +102,14 @@ func (e *evaluation) script(input uint64) uint64 {
 		}
 		return 0
 	}
-	size := uint64(len(e.req.Script.Source))
+	size := uint64(len(source))
 	compile := func(flags uint64) (uint64, bool) {
 		return e.invoke(e.fn.eval, uint64(img.js), uint64(src), size, uint64(file), flags)
 	}
 	isModule := e.req.Script.Kind == engine.Module
 	var value uint64
 	ok := true
-	if e.req.Script.Kind == engine.Detect && mayBeModule(e.req.Script.Source) {
+	if e.req.Script.Kind == engine.Detect && mayBeModule(source) {
 		// What compiles as a program is one; the rest is a module, and its
 		// errors are reported as such.
 		if value, ok = compile(evalGlobal | compileOnly); ok && tag(value) == tagException {

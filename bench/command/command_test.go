@@ -23,12 +23,12 @@ func TestParseSize(t *testing.T) {
 		text string
 		want int64 // -1 for a usage error
 	}{
-		{"", 0}, {"1024", 1 << 10}, {"1KiB", 1 << 10}, {"1024B", 1 << 10}, {"32MiB", 32 << 20}, {"2GiB", 2 << 30}, {"2147483648", 2 << 30},
-		{"1023", -1}, {"2147483649", -1}, {"3GiB", -1}, {"0", -1}, {"-1", -1}, {"+2048", -1}, {"32Mi", -1}, {"32MB", -1}, {"32mib", -1},
+		{"1024", 1 << 10}, {"1KiB", 1 << 10}, {"1024B", 1 << 10}, {"32MiB", 32 << 20}, {"2GiB", 2 << 30}, {"2147483648", 2 << 30},
+		{"", -1}, {"1023", -1}, {"2147483649", -1}, {"3GiB", -1}, {"0", -1}, {"-1", -1}, {"+2048", -1}, {"32Mi", -1}, {"32MB", -1}, {"32mib", -1},
 		{"1.5MiB", -1}, {" 2048", -1}, {"2048 ", -1}, {"MiB", -1}, {"0x800", -1}, {"2_048", -1}, {"9223372036854775807", -1},
 		{"9223372036854775808", -1}, {"9223372036854775807KiB", -1}, {"8589934592GiB", -1}, {"17179869185GiB", -1},
 	} {
-		got, err := parseSize("--memory", c.text, lo, hi)
+		got, err := parseSize("--memory", &c.text, lo, hi)
 		if c.want >= 0 {
 			if err != nil || got != c.want {
 				t.Errorf("%q: got %d, %v, want %d", c.text, got, err, c.want)
@@ -39,6 +39,12 @@ func TestParseSize(t *testing.T) {
 		if !errors.As(err, &bad) || bad.flag != "--memory" || bad.value != c.text || !strings.Contains(bad.allowed, "1KiB to 2GiB") {
 			t.Errorf("%q: got %d, %v, want a usage error", c.text, got, err)
 		}
+	}
+}
+
+func TestFlagNotGiven(t *testing.T) {
+	if got, err := parseSize("--memory", nil, 1, 2); got != 0 || err != nil {
+		t.Errorf("got %d, %v, want 0", got, err)
 	}
 }
 

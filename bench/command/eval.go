@@ -13,17 +13,17 @@ import (
 )
 
 type evalCmd struct {
-	Script    string `required:"" placeholder:"FILE" help:"The script; - reads it from standard input."`
-	Input     string `placeholder:"FILE" help:"What the script sees as input: one JSON text. Without it input is undefined."`
-	Lang      string `default:"js" placeholder:"LANG" help:"js (default) or ts, whose types are removed first."`
-	Memory    string `placeholder:"SIZE" help:"Memory the script may use: 1MiB to 2GiB (default 32MiB)."`
-	Wall      string `placeholder:"TIME" help:"Time the script may take: 1ms to 24h (default 1s)."`
-	Fuel      string `placeholder:"N" help:"Metered operations the script may use (default: no bound). Needs metering."`
-	Stack     string `placeholder:"SIZE" help:"Stack of the VM: 64KiB to 64MiB (default 1MiB)."`
-	MaxInput  string `placeholder:"SIZE" help:"Longest input, as JSON text: 1B to 2GiB (default 32MiB)."`
-	MaxOutput string `placeholder:"SIZE" help:"Longest result, as JSON text: 1B to 2GiB (default 1MiB)."`
-	Metering  string `placeholder:"MODE" help:"on (default), off or close-on-done; the latter two exist to be compared with."`
-	Shape     string `placeholder:"FILE" help:"JSON Schema that the result must fit."`
+	Script    string  `required:"" placeholder:"FILE" help:"The script; - reads it from standard input."`
+	Input     *string `placeholder:"FILE" help:"What the script sees as input: one JSON text. Without it input is undefined."`
+	Lang      string  `default:"js" placeholder:"LANG" help:"js (default) or ts, whose types are removed first."`
+	Memory    *string `placeholder:"SIZE" help:"Memory the script may use: 1MiB to 2GiB (default 32MiB)."`
+	Wall      *string `placeholder:"TIME" help:"Time the script may take: 1ms to 24h (default 1s)."`
+	Fuel      *string `placeholder:"N" help:"Metered operations the script may use (default: no bound). Needs metering."`
+	Stack     *string `placeholder:"SIZE" help:"Stack of the VM: 64KiB to 64MiB (default 1MiB)."`
+	MaxInput  *string `placeholder:"SIZE" help:"Longest input, as JSON text: 1B to 2GiB (default 32MiB)."`
+	MaxOutput *string `placeholder:"SIZE" help:"Longest result, as JSON text: 1B to 2GiB (default 1MiB)."`
+	Metering  *string `placeholder:"MODE" help:"on (default), off or close-on-done; the latter two exist to be compared with."`
+	Shape     *string `placeholder:"FILE" help:"JSON Schema that the result must fit."`
 }
 
 // Help is shown below the description.
@@ -80,16 +80,17 @@ func (c *evalCmd) parse(e *env) (call engine.Call, spec engine.Spec, opts bench.
 	}
 	l := &spec.Limits
 	for _, f := range []struct {
-		flag, text string
-		into       *int64
-		lo, hi     int64
+		flag   string
+		given  *string
+		into   *int64
+		lo, hi int64
 	}{
 		{"--memory", c.Memory, &l.MemoryBytes, engine.MinMemoryBytes, engine.MaxMemoryBytes},
 		{"--stack", c.Stack, &l.StackBytes, engine.MinStackBytes, engine.MaxStackBytes},
 		{"--max-input", c.MaxInput, &l.MaxInputBytes, 1, engine.MaxMemoryBytes},
 		{"--max-output", c.MaxOutput, &l.MaxOutputBytes, 1, engine.MaxMemoryBytes},
 	} {
-		if *f.into, err = parseSize(f.flag, f.text, f.lo, f.hi); err != nil {
+		if *f.into, err = parseSize(f.flag, f.given, f.lo, f.hi); err != nil {
 			return fail(err)
 		}
 	}
@@ -102,8 +103,8 @@ func (c *evalCmd) parse(e *env) (call engine.Call, spec engine.Spec, opts bench.
 	if opts.Metering, err = metering(e.suite, c.Metering); err != nil {
 		return fail(err)
 	}
-	if c.Fuel != "" && opts.Metering != e.suite.Metering() {
-		return fail(&usage{"--fuel", c.Fuel, fmt.Sprintf("needs --metering %s: with %s no fuel is counted", e.suite.Metering(), opts.Metering)})
+	if c.Fuel != nil && opts.Metering != e.suite.Metering() {
+		return fail(&usage{"--fuel", *c.Fuel, fmt.Sprintf("needs --metering %s: with %s no fuel is counted", e.suite.Metering(), opts.Metering)})
 	}
 	// A request may only ask for less stack than the sandbox has.
 	opts.StackBytes = l.StackBytes
@@ -113,13 +114,13 @@ func (c *evalCmd) parse(e *env) (call engine.Call, spec engine.Spec, opts bench.
 	if c.Lang == "ts" {
 		spec.Transpile = typescript.Transpiler{}
 	}
-	if c.Shape != "" {
-		text, err := readFile("--shape", c.Shape, nil)
+	if c.Shape != nil {
+		text, err := readFile("--shape", *c.Shape, nil)
 		if err != nil {
 			return fail(err)
 		}
 		if call.Shape, err = shape.Compile(text); err != nil {
-			return fail(&usage{"--shape", c.Shape, err.Error()})
+			return fail(&usage{"--shape", *c.Shape, err.Error()})
 		}
 	}
 	// A nil RawMessage in the interface is no input: see engine.Call.

@@ -22,11 +22,12 @@ var sizeUnits = []struct {
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
 
 // parseSize reads a flag that is a number of bytes between lo and hi: "32MiB",
-// "512KiB", "1048576". An empty text is 0, the default.
-func parseSize(flag, text string, lo, hi int64) (int64, error) {
-	if text == "" {
+// "512KiB", "1048576". A flag that was not given is 0, the default.
+func parseSize(flag string, given *string, lo, hi int64) (int64, error) {
+	if given == nil {
 		return 0, nil
 	}
+	text := *given
 	bad := &usage{flag, text, fmt.Sprintf("give %s to %s, such as 32MiB, 512KiB or 33554432", sizeText(lo), sizeText(hi))}
 	for _, u := range sizeUnits {
 		digits, ok := strings.CutSuffix(text, u.name)
@@ -55,11 +56,12 @@ func sizeText(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// parseCount reads a flag that is a whole number of at least lo.
-func parseCount(flag, text string, lo, hi int64) (int64, error) {
-	if text == "" {
+// parseCount reads a flag that is a whole number; 0 if it was not given.
+func parseCount(flag string, given *string, lo, hi int64) (int64, error) {
+	if given == nil {
 		return 0, nil
 	}
+	text := *given
 	n, err := strconv.ParseUint(text, 10, 63)
 	if err != nil || int64(n) < lo || int64(n) > hi {
 		return 0, &usage{flag, text, fmt.Sprintf("give a whole number from %d to %d", lo, hi)}
@@ -67,11 +69,12 @@ func parseCount(flag, text string, lo, hi int64) (int64, error) {
 	return int64(n), nil
 }
 
-// parseDuration reads a flag that is a time.
-func parseDuration(flag, text string, lo, hi time.Duration) (time.Duration, error) {
-	if text == "" {
+// parseDuration reads a flag that is a time; 0 if it was not given.
+func parseDuration(flag string, given *string, lo, hi time.Duration) (time.Duration, error) {
+	if given == nil {
 		return 0, nil
 	}
+	text := *given
 	d, err := time.ParseDuration(text)
 	if err != nil || d < lo || d > hi {
 		return 0, &usage{flag, text, fmt.Sprintf("give %s to %s, such as 50ms or 2s", short(lo), short(hi))}
@@ -92,15 +95,16 @@ func oneOf(flag, text string, allowed ...string) error {
 	return &usage{flag, text, "give " + strings.Join(allowed, ", ")}
 }
 
-// metering checks --metering against what the sandbox has; "" means its default.
-func metering(s bench.Suite, text string) (string, error) {
+// metering checks --metering against what the sandbox has; without the flag it
+// is the sandbox's default.
+func metering(s bench.Suite, given *string) (string, error) {
 	switch {
-	case text == "":
+	case given == nil:
 		return s.Metering(), nil
 	case len(s.Meterings) == 0:
-		return "", &usage{"--metering", text, "leave it out: " + s.Engine + " has one way only"}
+		return "", &usage{"--metering", *given, "leave it out: " + s.Engine + " has one way only"}
 	}
-	return text, oneOf("--metering", text, s.Meterings...)
+	return *given, oneOf("--metering", *given, s.Meterings...)
 }
 
 // maxFile bounds what is read of a file: more than any limit lets through.
@@ -132,11 +136,12 @@ func unreadable(flag, name string, err error) error {
 	return &usage{flag, name, fmt.Sprintf("cannot be read (%v): give a file that can", err)}
 }
 
-// readInput reads the file with the input; no file is no input.
-func readInput(name string) (json.RawMessage, error) {
-	if name == "" {
+// readInput reads the file with the input; without the flag there is none.
+func readInput(given *string) (json.RawMessage, error) {
+	if given == nil {
 		return nil, nil
 	}
+	name := *given
 	b, err := readFile("--input", name, nil)
 	if err != nil {
 		return nil, err

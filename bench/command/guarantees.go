@@ -15,9 +15,9 @@ import (
 )
 
 type guaranteesCmd struct {
-	Corpus  string `placeholder:"FILE" help:"Cases to run instead of the built-in ones: one JSON object a line."`
-	Backend string `default:"inproc" placeholder:"NAME" help:"What runs the cases: inproc (default)."`
-	JSON    bool   `help:"Print one line of JSON a case, and a last line with the summary."`
+	Corpus  *string `placeholder:"FILE" help:"Cases to run instead of the built-in ones: one JSON object a line."`
+	Backend string  `default:"inproc" placeholder:"NAME" help:"What runs the cases: inproc (default)."`
+	JSON    bool    `help:"Print one line of JSON a case, and a last line with the summary."`
 }
 
 // Help is shown below the description.
@@ -63,13 +63,13 @@ func (c *guaranteesCmd) Run(e *env, r *result) error {
 		return err
 	}
 	opts := enginetest.Options{Cases: enginetest.Cases()}
-	if c.Corpus != "" {
-		text, err := readFile("--corpus", c.Corpus, nil)
+	if c.Corpus != nil {
+		text, err := readFile("--corpus", *c.Corpus, nil)
 		if err != nil {
 			return err
 		}
 		if opts.Cases, err = enginetest.ParseCases(bytes.NewReader(text)); err != nil {
-			return &usage{"--corpus", c.Corpus, err.Error()}
+			return &usage{"--corpus", *c.Corpus, err.Error()}
 		}
 	}
 	groups := map[string]string{}

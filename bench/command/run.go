@@ -14,12 +14,12 @@ import (
 )
 
 type runCmd struct {
-	Quick  bool   `help:"Few repetitions and one size: under a minute."`
-	Script string `placeholder:"FILE" help:"Measure this script instead of the built-in workloads."`
-	Input  string `placeholder:"FILE" help:"What the script of --script sees as input: one JSON text."`
-	Out    string `placeholder:"DIR" default:"bench-out" help:"Where the report is written (default ${default})."`
-	Seed   string `placeholder:"N" help:"Seed of the workloads' inputs (default 1)."`
-	JSON   bool   `help:"Print the samples as JSON when done, instead of a table as it goes."`
+	Quick  bool    `help:"Few repetitions and one size: under a minute."`
+	Script *string `placeholder:"FILE" help:"Measure this script instead of the built-in workloads."`
+	Input  *string `placeholder:"FILE" help:"What the script of --script sees as input: one JSON text."`
+	Out    string  `placeholder:"DIR" default:"bench-out" help:"Where the report is written (default ${default})."`
+	Seed   *string `placeholder:"N" help:"Seed of the workloads' inputs (default 1)."`
+	JSON   bool    `help:"Print the samples as JSON when done, instead of a table as it goes."`
 }
 
 // Help is shown below the description.
@@ -36,14 +36,14 @@ func (c *runCmd) Run(e *env, r *result) error {
 	if err != nil {
 		return err
 	}
-	if c.Seed != "" {
+	if c.Seed != nil {
 		plan.Seed = uint64(seed)
 	}
-	if c.Script == "" && c.Input != "" {
-		return &usage{"--input", c.Input, "needs --script: the built-in workloads bring their own input"}
+	if c.Script == nil && c.Input != nil {
+		return &usage{"--input", *c.Input, "needs --script: the built-in workloads bring their own input"}
 	}
-	if c.Script != "" {
-		source, err := readFile("--script", c.Script, e.stdin)
+	if c.Script != nil {
+		source, err := readFile("--script", *c.Script, e.stdin)
 		if err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (c *runCmd) Run(e *env, r *result) error {
 			return err
 		}
 		plan.Own = &bench.Own{
-			Script: engine.Script{Source: string(source), Name: filepath.Base(c.Script)},
+			Script: engine.Script{Source: string(source), Name: filepath.Base(*c.Script)},
 			Input:  input,
 			// It is here to be timed, not stopped.
 			Limits: engine.Limits{WallClock: time.Minute, MemoryBytes: 1 << 30, MaxOutputBytes: 64 << 20, MaxInputBytes: engine.MaxMemoryBytes, MaxScriptBytes: engine.MaxMemoryBytes},

@@ -2,7 +2,9 @@ package metertest
 
 import (
 	"encoding/binary"
+	"maps"
 	"math"
+	"slices"
 )
 
 // Code assembles the body of a function, or an initialiser. Its methods append
@@ -108,6 +110,7 @@ type Builder struct {
 	tables, memories [][]byte
 	globals, exports [][]byte
 	elems, datas     [][]byte
+	custom           []byte
 	start            int64
 }
 
@@ -223,6 +226,22 @@ func (b *Builder) Data(offset *Code, data string) uint32 {
 // Start names the start function.
 func (b *Builder) Start(f uint32) { b.start = int64(f) }
 
+// Names adds the name section: of functions and of globals.
+func (b *Builder) Names(funcs, globals map[uint32]string) {
+	p := appendName(nil, "name")
+	for _, sub := range []struct {
+		id    byte
+		names map[uint32]string
+	}{{1, funcs}, {7, globals}} {
+		m := appendU32(nil, uint32(len(sub.names)))
+		for _, i := range slices.Sorted(maps.Keys(sub.names)) {
+			m = appendName(appendU32(m, i), sub.names[i])
+		}
+		p = appendName(append(p, sub.id), string(m))
+	}
+	b.custom = appendName([]byte{0}, string(p))
+}
+
 // Bytes returns the module in the binary format.
 func (b *Builder) Bytes() []byte {
 	out := []byte("\x00asm\x01\x00\x00\x00")
@@ -259,7 +278,7 @@ func (b *Builder) Bytes() []byte {
 	}
 	vector(10, bodies)
 	vector(11, b.datas)
-	return out
+	return append(out, b.custom...)
 }
 
 // Bits of the canonical NaNs, which the generator puts in place of any NaN:

@@ -17,6 +17,9 @@ const (
 	ImportModule = "env"
 	// callBudget is how many calls of guarded functions one instance makes.
 	callBudget = 400
+	// StackPointer is the name of a mutable i32 global that code writes now and
+	// then, as it does its stack pointer.
+	StackPointer = "__stack_pointer"
 )
 
 // Generate makes a random valid module from a seed: the same seed and size give
@@ -114,6 +117,9 @@ func (g *generator) module(size int) []byte {
 	g.globals = append(g.globals, genGlobal{I32, false}) // not written at random
 	for i := range 2 + g.r.IntN(5) {
 		gl := genGlobal{numeric[g.r.IntN(4)], g.chance(80)}
+		if i == 0 { // the stack pointer
+			gl = genGlobal{I32, true}
+		}
 		g.globals = append(g.globals, gl)
 		init := &generator{r: g.r, c: Asm()}
 		init.constant(gl.typ)
@@ -159,6 +165,11 @@ func (g *generator) module(size int) []byte {
 	if start >= 0 {
 		g.b.Start(uint32(len(g.imports) + start))
 	}
+	names := map[uint32]string{}
+	for i := range g.funcs {
+		names[uint32(len(g.imports)+i)] = fmt.Sprintf("function %d", i)
+	}
+	g.b.Names(names, map[uint32]string{1: StackPointer})
 	return g.b.Bytes()
 }
 

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/sandbed/sandbed/engine/quickjs/meter"
 )
 
 // claimed are the opcodes that the generator makes: all that the checker knows
@@ -71,29 +73,44 @@ func TestGenerateReachesEveryOpcode(t *testing.T) {
 	}
 }
 
-// The decoder of the checker refuses or reads whatever comes, and never panics.
-func TestDecodeSurvivesMutants(t *testing.T) {
-	read, refused := 0, 0
+// The checker refuses or reads whatever comes, and never panics.
+func TestCheckCyclesSurvivesMutants(t *testing.T) {
+	judged, refused := 0, 0
 	for seed := uint64(1); seed <= 400; seed++ {
-		wasm := Generate(seed, 60)
+		wasm := instrument(t, Generate(seed, 60))
 		for k := range uint64(25) {
-			if _, err := CheckCycles(Mutate(seed<<8+k, wasm), Spec{Fuel: "budget", HookModule: "env", HookName: "note"}); err != nil {
+			v, err := CheckCycles(Mutate(seed<<8+k, wasm), handSpec)
+			switch {
+			case err != nil:
 				refused++
-			} else {
-				read++
+			case len(v) == 0 || v[0].Kind != Setup:
+				judged++
 			}
 		}
 	}
-	if read < 200 || refused < 200 {
-		t.Errorf("%d mutants were read, %d refused: that tests little", read, refused)
+	if judged < 200 || refused < 200 {
+		t.Errorf("%d mutants were judged, %d refused: that tests little", judged, refused)
 	}
 }
 
 func FuzzCheckCycles(f *testing.F) {
+	var o meter.Options
+	o.Hook.Module, o.Hook.Name = handSpec.HookModule, handSpec.HookName
 	for seed := range uint64(8) {
-		f.Add(Generate(seed, 40))
+		ins, err := meter.Instrument(Generate(seed, 40), o)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(ins.Wasm)
 	}
 	f.Fuzz(func(t *testing.T, wasm []byte) {
-		_, _ = CheckCycles(wasm, Spec{Fuel: "budget", HookModule: "env", HookName: "note"})
+		if v, err := CheckCycles(wasm, handSpec); err == nil && len(v) == 0 {
+			if _, _, err := LongestRun(wasm, handSpec); err != nil {
+				t.Error(err)
+			}
+		}
+		if ins, err := meter.Instrument(wasm, o); err == nil {
+			_, _ = CheckCycles(ins.Wasm, handSpec) // it may still be no valid module
+		}
 	})
 }

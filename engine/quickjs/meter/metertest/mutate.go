@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Mutate damages a module in one to three ways: flipped bits, a cut, a number
+// Mutate damages a module in one way, or in up to three: flipped bits, a cut, a number
 // written too long or much too large, bytes put in or taken out, sections
 // swapped, doubled or dropped. The header is mostly spared, so that the damage
 // is met by the decoder of the part that it hits. The same seed gives the same
@@ -14,7 +14,7 @@ import (
 func Mutate(seed uint64, module []byte) []byte {
 	r := rand.New(rand.NewPCG(seed, 0x6D7574616E74))
 	b := slices.Clone(module)
-	for range 1 + r.IntN(3) {
+	for range max(1, r.IntN(6)-2) {
 		b = mutate(r, b)
 	}
 	return b
@@ -25,12 +25,12 @@ func mutate(r *rand.Rand, b []byte) []byte {
 		return b
 	}
 	at := 8 + r.IntN(len(b)-8)
-	switch r.IntN(12) {
+	switch r.IntN(20) {
 	case 0:
 		b[r.IntN(len(b))] ^= 1 << r.IntN(8)
-	case 1, 2:
+	case 1, 2, 12, 13, 14, 15:
 		b[at] ^= 1 << r.IntN(8)
-	case 3:
+	case 3, 16:
 		b[at] = byte(r.Uint32())
 	case 4:
 		return b[:at]

@@ -157,6 +157,11 @@ func (s *scanner) pop() val {
 	return v
 }
 
+// below is the height of the stack under the parameters of a block.
+func (s *scanner) below(params string) int {
+	return max(len(s.stack)-len(params), s.ctrls[len(s.ctrls)-1].height)
+}
+
 func (s *scanner) popN(n int) {
 	for ; n > 0; n-- {
 		s.pop()
@@ -349,7 +354,7 @@ func (s *scanner) step(i int, in *instr) int {
 			s.popN(len(params))
 			s.pushN(len(params))
 		}
-		s.ctrls = append(s.ctrls, ctrl{op: op, end: int(in.x), height: len(s.stack) - len(params), results: results})
+		s.ctrls = append(s.ctrls, ctrl{op: op, end: int(in.x), height: s.below(params), results: results})
 	case opIf:
 		c := s.pop()
 		if sp := s.st.spend; sp != nil {
@@ -361,7 +366,7 @@ func (s *scanner) step(i int, in *instr) int {
 			s.unspent()
 		}
 		params, results := s.blockType(in.typ)
-		f := ctrl{op: op, end: int(in.x), height: len(s.stack) - len(params), results: results, params: params}
+		f := ctrl{op: op, end: int(in.x), height: s.below(params), results: results, params: params}
 		f.orElse = s.st.clone()
 		f.orElse.refine(c, false)
 		s.st.refine(c, true)

@@ -12,11 +12,11 @@ import (
 	"github.com/sandbed/sandbed/engine"
 )
 
-// MaxDepth bounds the depth of a source: an open bracket counts 9, an arrow and
-// a function 8, a "<" 2, every other token of the open statements 1, since
+// MaxDepth bounds the depth of a source: an arrow counts 24, an open bracket 9,
+// a function 8, a "<" 4, every other token of the open statements 1, since
 // chains without brackets make the parser recurse too ("!!!!a", "a = b = c",
-// "else if"). So brackets nest up to 113 deep, and a statement may have about a
-// thousand tokens between two commas.
+// "else if"). So brackets nest up to 113 deep, callbacks with a body 24 deep,
+// and a statement may have about a thousand tokens between two commas.
 //
 // The parser took at most 8 KiB of stack a token, measured with esbuild 0.28.2,
 // so that a source at the limit takes 8 MiB of the 1 GiB that Go allows.
@@ -24,13 +24,15 @@ import (
 const MaxDepth = 1024
 
 const (
-	nestCost = 8
+	nestCost  = 8
+	scopeCost = 24 // the time of nested arrows and namespaces grows fastest
+	angleCost = 4  // each may begin type arguments, and is read again if not
 	// maxRepeat bounds arrow functions open in the middle of a conditional: the
 	// parser reads the body of each twice, so the work doubles with each level.
 	maxRepeat = 4
 	// maxCommas bounds a sequence that may be a comma expression, whose cost is
 	// quadratic. Arrays and object literals are not bounded.
-	maxCommas = 4000
+	maxCommas = 1000
 	// maxInlined bounds what string members of enums may add to the output, in bytes.
 	maxInlined = 4 << 20
 	// maxReadings bounds how many readings of a source are followed at once,
@@ -447,15 +449,15 @@ func (s *scanner) take(r *reading, t token, at, n int) bool {
 	switch {
 	case t.kind == 'w' && hard[t.text]:
 		isHard = true
-	case t.text == "function", t.text == "=>":
+	case t.text == "function":
 		cost = nestCost
-		if t.text == "=>" {
-			l.arrow++
-		}
+	case t.text == "=>":
+		cost = scopeCost
+		l.arrow++
 	case t.kind == '<':
-		cost, isHard, l.angle = 2*len(t.text), true, true
+		cost, isHard, l.angle = angleCost*len(t.text), true, true
 	case t.text == "." && r.dotted:
-		cost = nestCost
+		cost = scopeCost
 	case t.text == ":" && r.prev.kind == 'w' && r.beforeLabel():
 		isHard = true
 	case t.text == "+":

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -213,6 +216,23 @@ func TestQueueingIsChargedToNobody(t *testing.T) {
 	})
 }
 
+// Count runs are taken in and MaxQueue wait, whether the workers have started or not.
+func TestMaxQueue(t *testing.T) {
+	o := pool.Options{Count: 2, MaxQueue: 3, ColdStart: coldStart, StartupLiveness: liveness, HardKillGrace: grace, KillWait: killWait}
+	bubbleWith(t, o, func(r *rig) {
+		var taken []<-chan answer
+		for range 5 {
+			taken = append(taken, r.post(ctx, "start; finish; run 10s"))
+		}
+		r.want(r.run(ctx, request("start")), "queueFull", 0)
+		time.Sleep(6 * time.Second) // warm since a second
+		r.want(r.run(ctx, request("start")), "queueFull", 6*time.Second)
+		for i, at := range []time.Duration{15, 15, 25, 25, 35} {
+			r.want(<-taken[i], "ok", at*time.Second)
+		}
+	}, "run 5s")
+}
+
 // The cold start has one clock a worker, whoever waits for it and since when.
 func TestColdStartClockIsTheWorkersOwn(t *testing.T) {
 	bubble(t, 1, func(r *rig) {
@@ -229,8 +249,8 @@ func TestColdStartClockIsTheWorkersOwn(t *testing.T) {
 		r.want(answer{label: name(engine.Outcome{}, <-warm), at: time.Since(r.began)}, "startup:compile", coldStart)
 		// The next run gets a worker with a clock of its own.
 		r.want(r.run(ctx, request("start; finish; ok 1")), "ok", coldStart+9*time.Second)
-		if s := r.Stats(); s.StartupFailures != 1 || s.Settled[pool.SettledStartCompile] != 3 {
-			t.Errorf("got %+v, want 1 failed start for 3 runs", s)
+		if s := r.Stats(); s.StartupFailures != 1 || s.Settled[pool.SettledStartCompile] != 3 || s.Leaving+int(s.AbandonedEver) != 0 {
+			t.Errorf("got %+v, want 1 failed start for 3 runs, ended by its context", s)
 		}
 	}, "run 1h", "run 9s")
 }
@@ -247,6 +267,12 @@ func TestColdStartFailsARunOnlyWithTheLastWorker(t *testing.T) {
 		}
 		if got := r.ledger.Counts().Starts; got != 2 {
 			t.Errorf("%d starts, want 2", got)
+		}
+		// Nor is the start repeated for a run that an idle worker takes.
+		r.want(r.run(ctx, request("start; finish; ok 1")), "ok", 3*time.Second)
+		synctest.Wait()
+		if got := r.ledger.Counts().Starts; got != 2 {
+			t.Errorf("%d starts after a run on an idle worker, want 2", got)
 		}
 		// The next run that finds no idle worker tries again.
 		hog := r.post(ctx, "start; run 1s; finish")
@@ -367,6 +393,52 @@ func TestCallerGivesUp(t *testing.T) {
 			}
 		}, "run 5s")
 	})
+}
+
+// A worker that gets free while the caller of the next run is just leaving skips
+// that run, whether or not Run has noticed the leaving yet.
+func TestGoneCallerIsSkipped(t *testing.T) {
+	var evals atomic.Int64
+	leave := make(chan context.CancelFunc, 1)
+	p, err := pool.New(func(context.Context) (engine.VM, error) {
+		return evalFunc(func(_ context.Context, r engine.Request) engine.Outcome {
+			if r.Script.Source == "hog" {
+				(<-leave)()
+			} else {
+				evals.Add(1)
+			}
+			return engine.Outcome{Class: engine.OK}
+		}), nil
+	}, pool.Options{Count: 1, ColdStart: time.Hour, StartupLiveness: time.Hour, KillWait: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for range 1000 {
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if out, err := p.Run(ctx, request("hog")); name(out, err) != "ok" {
+				t.Errorf("hog: got %s", name(out, err))
+			}
+		})
+		for p.Stats().Running == 0 {
+			runtime.Gosched()
+		}
+		gone, cancel := context.WithCancel(ctx)
+		wg.Go(func() {
+			if out, err := p.Run(gone, request("next")); name(out, err) != "gaveUp" {
+				t.Errorf("a run whose caller has gone: got %s", name(out, err))
+			}
+		})
+		for p.Stats().Queued == 0 {
+			runtime.Gosched()
+		}
+		leave <- cancel
+		wg.Wait()
+	}
+	if n := evals.Load(); n != 0 {
+		t.Errorf("%d runs whose caller had gone were evaluated", n)
+	}
 }
 
 // The first kill gives the verdict; what comes during KillWait changes nothing.

@@ -149,7 +149,7 @@ var laws = []law{
 	{"queueBound", "MaxQueue runs wait, cold or warm, and the next is refused with ErrQueueFull", func(t *trial) error {
 		o := options(2)
 		o.MaxQueue = 3
-		if err := t.make(o, ""); err != nil {
+		if err := t.make(o, "run 100ms"); err != nil {
 			return err
 		}
 		var calls []call
@@ -159,8 +159,13 @@ var laws = []law{
 				return err
 			}
 		}
-		if err := want("run 6 of 2 + 3", t.run("start", time.Hour), "queueFull"); err != nil {
-			return err
+		for range 2 { // mostly while the workers start, then when they have started
+			if err := want("run 6 of 2 + 3", t.run("start", time.Hour), "queueFull"); err != nil {
+				return err
+			}
+			if err := t.until("busy", func(s pool.Stats) bool { return s.Running == 2 && s.Queued == 3 }); err != nil {
+				return err
+			}
 		}
 		for _, c := range calls {
 			c.cancel()

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -52,11 +53,14 @@ func TestFlagNotGiven(t *testing.T) {
 type canned struct {
 	outcome engine.Outcome
 	err     error
-	seen    engine.Request
+	mu      sync.Mutex
+	seen    engine.Request // the last
 }
 
 func (c *canned) Run(_ context.Context, r engine.Request) (engine.Outcome, error) {
+	c.mu.Lock()
 	c.seen = r
+	c.mu.Unlock()
 	for _, hook := range []func(time.Time){r.OnScriptStart, r.OnFinished} {
 		if hook != nil {
 			hook(time.Now())

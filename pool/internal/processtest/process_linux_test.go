@@ -184,6 +184,12 @@ func TestCrossing(t *testing.T) {
 	if len(marks) != 2 || marks[0].Before(before) || marks[1].Before(marks[0]) || marks[1].After(time.Now()) {
 		t.Errorf("marks %v are not in order between %v and now", marks, before)
 	}
+	// They are those of the VM, not of their arrival.
+	var late time.Duration
+	r.Script.Source, r.OnScriptStart = "late", func(at time.Time) { late = time.Since(at) }
+	if out, err := p.Run(context.Background(), r); label(out, err) != "ok" || late < markDelay {
+		t.Errorf("got %s, and a mark %v ago, want at least %v", label(out, err), late, markDelay)
+	}
 	if out, err = run(p, "request"); err != nil || json.Unmarshal(out.Value, &got) != nil || !got.Nil {
 		t.Errorf("no input: got %s, error %v", out.Value, err)
 	}
@@ -193,7 +199,7 @@ func TestCrossing(t *testing.T) {
 func TestSizes(t *testing.T) {
 	p := newPool(t, options(1))
 	const shared, memory = 256 << 10, 64 << 20
-	for _, n := range []int{2, shared - 1, shared, shared + 1, memory - 1, memory, memory + 1} {
+	for _, n := range []int{2, shared - 1, shared, shared + 1, memory + 1, memory - 1, memory} {
 		input := []byte(`"` + strings.Repeat("7", n-2) + `"`)
 		out, err := p.Run(context.Background(), engine.Request{
 			Script: engine.Script{Source: "start; finish; input"}, Input: input,
@@ -205,6 +211,29 @@ func TestSizes(t *testing.T) {
 	if s := p.Stats(); s.Replaced != 0 {
 		t.Errorf("a worker was lost: %+v", s)
 	}
+	const kept = 16 << 20
+	if got := residentShared(t); got == 0 || got > kept {
+		t.Errorf("%d bytes of shared memory are resident, want at most %d", got, kept)
+	}
+}
+
+// residentShared is how many bytes of the host's memfds are resident.
+func residentShared(t *testing.T) (n int64) {
+	t.Helper()
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if target, _ := os.Readlink(fd); strings.HasPrefix(target, "/memfd:sandbed-worker") {
+			var st unix.Stat_t
+			if err := unix.Stat(fd, &st); err != nil {
+				t.Fatal(err)
+			}
+			n += st.Blocks * 512
+		}
+	}
+	return n
 }
 
 // Every measure holds here, and Stats says so; RequireHardening is content.

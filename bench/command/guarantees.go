@@ -71,6 +71,7 @@ func (c *guaranteesCmd) Run(e *env, r *result) error {
 		if opts.Cases, err = enginetest.ParseCases(bytes.NewReader(text)); err != nil {
 			return &usage{"--corpus", *c.Corpus, err.Error()}
 		}
+		opts.CasesOnly = true
 	}
 	groups := map[string]string{}
 	for _, one := range opts.Cases {

@@ -163,14 +163,25 @@ type line struct {
 	InputSpec   json.RawMessage  `json:"input_spec"`
 	Limits      map[string]int64 `json:"limits"`
 	ThenJS      *string          `json:"then_js"`
-	ThenExpect  *string          `json:"then_expect"`
+	ThenExpect  *jsonText        `json:"then_expect"`
 	Expected    *string          `json:"expected"`
 	AnyOf       []string         `json:"any_of"`
-	ExpectValue *string          `json:"expect_value"`
+	ExpectValue *jsonText        `json:"expect_value"`
 	AnyValue    []string         `json:"any_value"`
 	FuzzSeed    bool             `json:"fuzz_seed"`
 	Note        string           `json:"note"`
 	Source      string           `json:"source"`
+}
+
+// jsonText is a JSON text in a string, as the corpus writes it, or the value itself.
+type jsonText string
+
+func (t *jsonText) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '"' {
+		return json.Unmarshal(b, (*string)(t))
+	}
+	*t = jsonText(b)
+	return nil
 }
 
 // ParseCases reads a corpus: one JSON object a line, empty lines ignored. A line
@@ -271,14 +282,14 @@ func parseCase(text []byte) (Case, *CaseError) {
 		return bad("then_js", "without its partner", "give then_js and then_expect together")
 	}
 	if l.ThenJS != nil {
-		v, _ := jsonPrefix(*l.ThenExpect)
+		v, _ := jsonPrefix(string(*l.ThenExpect))
 		if v == nil {
-			return bad("then_expect", quote(*l.ThenExpect), "give a JSON text")
+			return bad("then_expect", quote(string(*l.ThenExpect)), "give a JSON text")
 		}
 		c.ThenJS, c.ThenExpect = *l.ThenJS, v
 	}
 	if l.ExpectValue != nil {
-		c.ExpectValue, c.AnyValue = expectation(*l.ExpectValue)
+		c.ExpectValue, c.AnyValue = expectation(string(*l.ExpectValue))
 	}
 	for _, s := range l.AnyValue {
 		v, rest := jsonPrefix(s)

@@ -363,7 +363,7 @@ func (p *Pool) failQueue(err error) {
 func (p *Pool) settle(r *run, out engine.Outcome, err error) {
 	r.phase, r.out, r.err = settled, out, err
 	p.stats.Settled[label(out, err)]++
-	r.done <- struct{}{}
+	close(r.done)
 	p.checkQuiet()
 }
 

@@ -37,7 +37,7 @@ type run struct {
 	wall   time.Duration   // the wall clock of req, with its default
 	ctx    context.Context // the evaluation's own; only the pool ends it
 	cancel context.CancelCauseFunc
-	done   chan struct{} // one token, sent when out and err are set
+	done   chan struct{} // closed when out and err are set: once, or the runtime panics
 
 	prev, next *run // in the queue
 	member     *member
@@ -50,7 +50,7 @@ type run struct {
 }
 
 func newRun(p *Pool, caller context.Context, req engine.Request) *run {
-	r := &run{pool: p, caller: caller, done: make(chan struct{}, 1)}
+	r := &run{pool: p, caller: caller, done: make(chan struct{})}
 	// The caller's end is passed on by the pool, never by inheritance: so there
 	// is one place where a run is killed, and one order of what came first.
 	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(caller))

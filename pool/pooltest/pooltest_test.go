@@ -147,7 +147,7 @@ func TestSuiteFindsBrokenPools(t *testing.T) {
 					b := c.broken
 					b.Pool = good
 					return b, err
-				}, 200*time.Hour) {
+				}, 3*time.Hour) {
 					found[f.Law] = f.Err
 				}
 				for _, law := range c.laws {

@@ -130,6 +130,9 @@ func Measure(ctx context.Context, s Suite, p Plan) (sample.Run, error) {
 			func() error { return m.kill(corpus, false) },
 			func() error { return m.kill(corpus, true) },
 			m.disturbance)
+		if !p.Quick {
+			steps = append(steps, m.inputs)
+		}
 	}
 	steps = append(steps, func() error { return m.calibrate("after") })
 	for _, step := range steps {

@@ -157,6 +157,23 @@ var more = []shape{
 	{"brackets behind a regexp after a block", "", "({b(){}/)/g}\n,", "1", ")", ""},
 	{"brackets behind a division", "", "(a/b)/(", "1", ")", ""},
 	{"regexp after if", "", "if(a)/[(]/.b;else ", "1", "", ""},
+	{"blocks behind strings", "", "{'}';b;", "1", "}", ""},
+	{"blocks behind continued strings", "", "{'\\\n}';b;", "1", "}", ""},
+	{"blocks behind escapes", "", `{'\'}';b;`, "1", "}", ""},
+	{"blocks behind templates", "", "{`}`;b;", "1", "}", ""},
+	{"blocks behind template ends", "", "{`${a}}`;b;", "1", "}", ""},
+	{"blocks behind regexps", "", "{/}/.a;b;", "1", "}", ""},
+	{"blocks behind classes in regexps", "", "{/[/}]/.a;b;", "1", "}", ""},
+	{"blocks behind regexps after a type", "", "{type a=b\n/}/.c;b;", "1", "}", ""},
+	{"blocks behind regexps after if", "", "{if(a)/}/.c;b;", "1", "}", ""},
+	{"blocks behind regexps after a block", "", "{{}/}/.c;b;", "1", "}", ""},
+	{"blocks behind regexps after return", "", "()=>{return/}/.c;b;", "1", "}", ""},
+	{"blocks behind divisions", "", "{a!/b;'/}';c;", "1", "}", ""},
+	{"blocks behind comments", "", "{/*}*/b;", "1", "}", ""},
+	{"blocks behind line comments", "", "{//}\nb;", "1", "}", ""},
+	{"blocks behind separators in comments", "", "{//\u2028a;//}\nb;", "1", "}", ""},
+	{"blocks behind html comments", "", "{a<!--}\nb;", "1", "}", ""},
+	{"blocks behind html ends", "", "{a\n-->}\nb;", "1", "}", ""},
 	{"generics with commas", "let a:", "A<b,", "c", ">", ""},
 	{"operators in generics with commas", "let a:", "keyof A<b,", "c", ">", ""},
 	{"labels with commas", "", "a:a1:", "b,function(){}", "", ""},
@@ -255,6 +272,15 @@ func TestAMillionIsRefused(t *testing.T) {
 		if f := scan(s.pre + strings.Repeat(s.rep, 1_000_000/len(s.rep))); f.problem == "" {
 			t.Errorf("%s, unfinished: not refused", s.name)
 		}
+	}
+}
+
+// A comma inside type arguments ends nothing: what is before the "<" stays open.
+func TestCommaInTypeArguments(t *testing.T) {
+	const level = 100
+	s := shape{pre: "let a:", rep: strings.Repeat("keyof ", level) + "A<b,", mid: "c", rep2: ">"}
+	if n := largest(s, 1000); n < 1 || n*level > MaxDepth {
+		t.Errorf("%d times %d operators pass, want less than %d in all", n, level, MaxDepth)
 	}
 }
 

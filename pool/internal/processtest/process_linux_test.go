@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,6 +106,8 @@ func TestSuite(t *testing.T) {
 // told what its command says.
 func TestWorkerSeesNothing(t *testing.T) {
 	t.Setenv("PROCESSTEST_SECRET", "secret")
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
 	leak, err := os.Open("/etc/passwd")
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +149,10 @@ func TestWorkerSeesNothing(t *testing.T) {
 	if len(s.Files) < 6 {
 		t.Errorf("got %d descriptors, want at least 6: %v", len(s.Files), s.Files)
 	}
-	left, err := filepath.Glob(filepath.Join(os.TempDir(), "sandbed-worker-*"))
+	if !strings.HasPrefix(s.Dir, temp+"/") {
+		t.Errorf("a worker stands in %s, want a directory of its own in %s", s.Dir, temp)
+	}
+	left, err := os.ReadDir(temp)
 	if err != nil || len(left) > 0 {
 		t.Errorf("working directories are left: %v %v", left, err)
 	}
@@ -571,19 +577,29 @@ func TestGroupKilled(t *testing.T) {
 	}
 }
 
-// An unused pool, a closed pool and one that was never warm leave nothing.
-func TestCloseUnused(t *testing.T) {
+// Close leaves nothing of a pool, used or not, for the collector to find.
+func TestCloseLeavesNothing(t *testing.T) {
+	warmUp(t)
+	runtime.GC()
+	time.Sleep(10 * time.Millisecond) // finalizers of earlier tests, which only lower the count
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	before := resources(t)
-	for range 20 {
+	for i := range 6 {
 		p, err := pool.NewProcesses(pool.Command{}, options(2))
 		if err != nil {
 			t.Fatal(err)
 		}
+		if i%2 == 0 {
+			if err := p.Warm(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}
 		if err := p.Close(); err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
 	}
-	eventually(t, "no goroutine or descriptor more", func() bool { return resources(t).within(before) })
+	var after inventory
+	eventually(t, fmt.Sprintf("nothing more than before: %+v", before), func() bool { after = resources(t); return after.within(before) })
 }
 
 // inventory is what the host holds.

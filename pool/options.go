@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"time"
+
+	"github.com/sandbed/sandbed/engine"
 )
 
 // The bounds of Options.
@@ -41,6 +43,9 @@ type Options struct {
 	// KillWait is how long a killed worker may take to come back before it is
 	// abandoned and its slot filled anew. 0 to 24 h; default 100 ms.
 	KillWait time.Duration
+	// CheckLimits, if set, says which limits the VMs take; its error refuses a run
+	// before a worker is touched. nil, the default, means engine.Limits.Validate.
+	CheckLimits func(engine.Limits) error
 	// RequireHardening makes a process worker that could not apply every measure
 	// of hardening an error. Only NewProcesses knows it; New refuses it.
 	RequireHardening bool

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ func TestDefaultOptions(t *testing.T) {
 		HardKillGrace:   2 * time.Second,
 		KillWait:        100 * time.Millisecond,
 	}
-	if got != want {
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if err := got.Validate(); err != nil {

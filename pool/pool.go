@@ -133,7 +133,11 @@ func newPool(k kind, options Options) (*Pool, error) {
 // Count runs are served and MaxQueue wait; engine.ErrClosed after Close or
 // Drain, and for a run that Close ended; *engine.LimitError.
 func (p *Pool) Run(ctx context.Context, r engine.Request) (engine.Outcome, error) {
-	if err := r.Limits.Validate(); err != nil {
+	check := engine.Limits.Validate
+	if p.opts.CheckLimits != nil {
+		check = p.opts.CheckLimits
+	}
+	if err := check(r.Limits); err != nil {
 		return engine.Outcome{}, err
 	}
 	if err := ctx.Err(); err != nil {

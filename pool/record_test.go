@@ -215,3 +215,29 @@ func TestRecordPrecedenceOfFailures(t *testing.T) {
 		}
 	}, "error")
 }
+
+// Limits that only the engine knows to be impossible are refused like any other:
+// without a worker.
+func TestCheckLimitsRefusesBeforeAWorker(t *testing.T) {
+	refuse := &engine.LimitError{Field: "Fuel", Value: 1, Allowed: "no"}
+	options := DefaultOptions()
+	options.CheckLimits = func(l engine.Limits) error {
+		if l.Fuel > 0 {
+			return refuse
+		}
+		return nil
+	}
+	p, err := New(func(context.Context) (engine.VM, error) {
+		t.Error("a refused run made a worker")
+		return nil, errors.New("no")
+	}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Run(t.Context(), engine.Request{Limits: engine.Limits{Fuel: 1}}); !errors.Is(err, refuse) {
+		t.Errorf("got %v, want %v", err, refuse)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}

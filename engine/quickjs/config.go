@@ -1,6 +1,8 @@
 package quickjs
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -65,4 +67,20 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// CheckLimits adds to engine.Limits.Validate what depends on the configuration:
+// a stack larger than StackBytes, and fuel without metering. Each fault is a
+// *engine.LimitError; all come joined.
+func (c Config) CheckLimits(l engine.Limits) error {
+	err := l.Validate()
+	stack := cmp.Or(c.StackBytes, engine.DefaultStackBytes)
+	if l.StackBytes > stack {
+		err = errors.Join(err, &engine.LimitError{Field: "StackBytes", Value: l.StackBytes,
+			Allowed: fmt.Sprintf("this engine has a stack of %d bytes; ask for less or raise Config.StackBytes", stack)})
+	}
+	if l.Fuel > 0 && c.Metering != On {
+		err = errors.Join(err, &engine.LimitError{Field: "Fuel", Value: l.Fuel, Allowed: "this engine runs without metering; use Config.Metering On, or leave Fuel 0"})
+	}
+	return err
 }

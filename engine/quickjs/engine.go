@@ -229,7 +229,7 @@ func (b *inProcess) Warm(ctx context.Context) error {
 
 // Run evaluates r on a VM of the engine. Bad limits are a *engine.LimitError.
 func (b *inProcess) Run(ctx context.Context, r engine.Request) (engine.Outcome, error) {
-	if err := b.e.validate(r.Limits); err != nil {
+	if err := b.e.config.CheckLimits(r.Limits); err != nil {
 		return engine.Outcome{}, err
 	}
 	if ctx.Err() != nil {
@@ -312,19 +312,6 @@ func (e *Engine) give(v *VM) {
 	if !keep {
 		_ = v.Close() // only counts down
 	}
-}
-
-// validate adds to Limits.Validate what depends on the engine.
-func (e *Engine) validate(l engine.Limits) error {
-	err := l.Validate()
-	if l.StackBytes > e.config.StackBytes {
-		err = errors.Join(err, &engine.LimitError{Field: "StackBytes", Value: l.StackBytes,
-			Allowed: fmt.Sprintf("this engine was built with a stack of %d bytes; ask for less or raise Config.StackBytes", e.config.StackBytes)})
-	}
-	if l.Fuel > 0 && e.config.Metering != On {
-		err = errors.Join(err, &engine.LimitError{Field: "Fuel", Value: l.Fuel, Allowed: "this engine runs without metering; use Config.Metering On, or leave Fuel 0"})
-	}
-	return err
 }
 
 // withMemory makes wazero use m for the instance that ctx instantiates.

@@ -267,7 +267,7 @@ func (v *VM) Eval(ctx context.Context, req engine.Request) (out engine.Outcome) 
 	case ctx.Err() != nil:
 		return engine.Outcome{Class: engine.Canceled}
 	}
-	if err := v.engine.validate(req.Limits); err != nil {
+	if err := v.engine.config.CheckLimits(req.Limits); err != nil {
 		return engine.Outcome{Class: engine.EngineFault, Message: err.Error()}
 	}
 	if v.module == nil {

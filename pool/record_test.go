@@ -220,14 +220,14 @@ func TestRecordPrecedenceOfFailures(t *testing.T) {
 // without a worker.
 func TestCheckLimitsRefusesBeforeAWorker(t *testing.T) {
 	refuse := &engine.LimitError{Field: "Fuel", Value: 1, Allowed: "no"}
-	options := DefaultOptions()
+	options := pool.DefaultOptions()
 	options.CheckLimits = func(l engine.Limits) error {
 		if l.Fuel > 0 {
 			return refuse
 		}
 		return nil
 	}
-	p, err := New(func(context.Context) (engine.VM, error) {
+	p, err := pool.New(func(context.Context) (engine.VM, error) {
 		t.Error("a refused run made a worker")
 		return nil, errors.New("no")
 	}, options)

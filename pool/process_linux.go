@@ -256,14 +256,17 @@ func (w *process) handshake() ([]wire.Measure, error) {
 	bounds := wire.FromWorker(0)
 	next := func(t wire.Type) ([]byte, error) { return w.next(&bounds, 0, t) }
 	payload, err := next(wire.TypeHello)
-	if err == nil {
-		var hello wire.Hello
-		if hello, err = wire.DecodeHello(payload); err == nil && hello.Version != wire.Version {
-			err = fmt.Errorf("it speaks version %d of the protocol, this process version %d: they must be one binary", hello.Version, wire.Version)
-		}
-	}
 	if err != nil {
 		return nil, fmt.Errorf("no hello came (%w): %w", err, w.herd.noServeWorker())
+	}
+	hello, err := wire.DecodeHello(payload)
+	switch {
+	case err != nil:
+		return nil, err
+	case hello.Version != wire.Version:
+		return nil, fmt.Errorf("it speaks version %d of the protocol, this process version %d: they must be one binary", hello.Version, wire.Version)
+	case hello.PID != uint32(w.cmd.Process.Pid): // its limits and its end would not be those of the process we kill
+		return nil, fmt.Errorf("hello came from process %d, not from the one that was started: %s must be the binary itself, not something that starts it", hello.PID, w.herd.name)
 	}
 	w.herd.hello.Store(true)
 	if payload, err = next(wire.TypeReady); err != nil {
@@ -298,9 +301,13 @@ func (w *process) frame(bounds *wire.Bounds, run uint64, types ...wire.Type) (wi
 	return f, nil
 }
 
-// eval sends r to the process. The instants that come back are of the clock that
-// all processes share, so that they mean the same here; the pool trusts none
-// that lies before the run was taken or after it was heard of.
+// eval sends r to the process. The start and hard-kill clocks run here, in the
+// host, and their origin is the VM's: the worker sends the instant at which the
+// VM's clock was armed as a reading of CLOCK_MONOTONIC, which is one clock for all
+// processes of a machine, and fromMonotonic makes of it the same instant on
+// ours. So neither the way of the frame nor a busy host is charged to the script.
+// The pool trusts no instant before the run was taken or after it was heard of:
+// a worker that lies gains the time of one frame.
 func (w *process) eval(ctx context.Context, r engine.Request) (engine.Outcome, error) {
 	if w.broken != nil {
 		return engine.Outcome{}, w.broken

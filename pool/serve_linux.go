@@ -46,7 +46,9 @@ type server struct {
 
 // bye tells the host why the process ends, and ends it.
 func (s *server) bye(err error) {
-	s.writer.Write(0, wire.Bye{Reason: err.Error()})
+	if s.writer.Write(0, wire.Bye{Reason: err.Error()}) != nil {
+		fmt.Fprintln(os.Stderr, err) // nobody started it as a worker, or the host is gone
+	}
 	os.Exit(1)
 }
 
@@ -73,8 +75,8 @@ func (s *server) serve(newVM Factory) error {
 	if err != nil {
 		return fmt.Errorf("pool: the memory of the worker: %w", err)
 	}
-	if os.Getppid() != parent { // it died before PDEATHSIG was set
-		os.Exit(0)
+	if ppid := os.Getppid(); ppid != parent { // it died before PDEATHSIG was set, or is not our parent at all
+		return fmt.Errorf("pool: the parent of the worker is process %d, its host is process %d", ppid, parent)
 	}
 	if s.shared, err = wire.OpenShared(os.NewFile(fdShared, "shared")); err != nil {
 		return err

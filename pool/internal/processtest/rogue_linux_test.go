@@ -23,6 +23,7 @@ var rogues = map[string][2]string{
 	"silent at once":      {"startup:compile", "pool.ServeWorker"},
 	"garbage at once":     {"startup:compile", "pool.ServeWorker"},
 	"wrong version":       {"startup:compile", "version 99"},
+	"another process":     {"startup:compile", "from process 1"},
 	"ready without hello": {"startup:compile", "pool.ServeWorker"},
 	"half a ready":        {"startup:compile", "unexpected EOF"},
 	"bye":                 {"startup:compile", "told to give up"},
@@ -73,11 +74,13 @@ func rogue(how string) {
 	case "garbage at once":
 		replies.Write(garbage)
 	case "wrong version":
-		send(0, wire.Hello{Version: 99})
+		send(0, wire.Hello{Version: 99, PID: uint32(os.Getpid())})
+	case "another process":
+		send(0, wire.Hello{Version: wire.Version, PID: 1})
 	case "ready without hello":
 		send(0, wire.Ready{})
 	default:
-		send(0, wire.Hello{Version: wire.Version})
+		send(0, wire.Hello{Version: wire.Version, PID: uint32(os.Getpid())})
 	}
 	switch how {
 	case "half a ready":

@@ -30,6 +30,16 @@ const (
 	MeteringCloseOnDone = "close-on-done"
 )
 
+// The backends of a sandbox.
+const (
+	BackendInProcess = "inproc"  // on the caller's goroutine
+	BackendPool      = "pool"    // on goroutine workers
+	BackendProcess   = "process" // on process workers
+)
+
+// MaxWorkers is the largest Options.Workers.
+const MaxWorkers = 1024
+
 // Suite is a sandbox to be measured, and how to open it.
 type Suite struct {
 	// Engine names the sandbox and its version in reports.
@@ -37,6 +47,14 @@ type Suite struct {
 	// Meterings are the values of Options.Metering that Open takes, the default
 	// first. Empty means there is no such switch: Options.Metering is "".
 	Meterings []string
+	// Backends are the values of Options.Backend that Open takes, the default
+	// first; each is one of the Backend constants. Empty means the sandbox runs
+	// in-process and no other way: Options.Backend is "".
+	//
+	// Package pool makes a backend of any engine.VM: pool.New for BackendPool,
+	// pool.NewProcesses for BackendProcess, for which main calls pool.ServeWorker
+	// before command.Main.
+	Backends []string
 	// Open makes a ready sandbox. It is called several times in one process.
 	Open func(context.Context, Options) (*Instance, error)
 }
@@ -47,6 +65,12 @@ type Options struct {
 	CacheDir string // of compiled code; "" means the sandbox's default
 	// StackBytes is the C stack of a VM; 0 means the sandbox's default.
 	StackBytes int64
+	// Backend is one of Suite.Backends; "" if the suite names none.
+	Backend string
+	// Workers is how many workers the backend has, Spare how many more it keeps
+	// warm to stand in for one that was lost. Both are 0 in-process; elsewhere
+	// Workers is 1 to MaxWorkers.
+	Workers, Spare int
 }
 
 // Instance is an open sandbox. What is nil is not measured.
@@ -69,12 +93,25 @@ func (s Suite) Metering() string {
 	return s.Meterings[0]
 }
 
+// Backend is the default backend, "" if there is nothing to choose.
+func (s Suite) Backend() string {
+	if len(s.Backends) == 0 {
+		return ""
+	}
+	return s.Backends[0]
+}
+
 // Plan says what to measure and how long.
 type Plan struct {
 	// Quick makes few repetitions and medium sizes only: under a minute in all.
 	Quick bool
 	// Seed makes the inputs of the workloads.
 	Seed uint64
+	// Backend and Workers are those of Options for all that is measured on one
+	// backend; the groups that compare backends open those they compare. The
+	// zero values mean the suite's default backend.
+	Backend string
+	Workers int
 	// Own, if set, is measured in place of the workloads, and the groups that do
 	// not depend on a script are left out.
 	Own *Own
@@ -108,6 +145,9 @@ func (e *WrongAnswer) Unwrap() error { return e.Err }
 // Measure runs the plan. The run it returns is whole when the error is nil; its field
 // Broken names guarantees that did not hold.
 func Measure(ctx context.Context, s Suite, p Plan) (sample.Run, error) {
+	if p.Backend == "" {
+		p.Backend = s.Backend()
+	}
 	m := &meter{ctx: ctx, suite: s, plan: p, open: map[string]*Instance{}}
 	defer m.close()
 	m.run.Started = time.Now()
@@ -162,20 +202,49 @@ func (m *meter) close() {
 	}
 }
 
-// instance opens the sandbox under a metering, once.
+// options are those of the plan's backend.
+func (m *meter) options(metering string) Options {
+	return Options{Metering: metering, Backend: m.plan.Backend, Workers: m.plan.Workers}
+}
+
+// settings adds to the configuration of a row what the plan's backend is.
+func (m *meter) settings(config map[string]string) map[string]string {
+	config["metering"] = m.suite.Metering()
+	if m.plan.Backend != "" {
+		config["backend"] = m.plan.Backend
+	}
+	if m.plan.Workers > 0 {
+		config["workers"] = fmt.Sprint(m.plan.Workers)
+	}
+	return config
+}
+
+// instance opens the plan's backend under a metering, once.
 func (m *meter) instance(metering string) (*Instance, error) {
 	if i := m.open[metering]; i != nil {
 		return i, nil
 	}
-	i, err := m.suite.Open(m.ctx, Options{Metering: metering})
+	i, err := m.start(m.options(metering))
 	if err == nil {
 		m.open[metering] = i
-		err = i.Backend.Warm(m.ctx)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("bench: the sandbox does not start (metering %q): %w", metering, err)
+	return i, err
+}
+
+// start opens the sandbox and warms it.
+func (m *meter) start(o Options) (*Instance, error) {
+	i, err := m.suite.Open(m.ctx, o)
+	if err == nil {
+		if err = i.Backend.Warm(m.ctx); err == nil {
+			return i, nil
+		}
+		i.Close() // the first error is the one to report
 	}
-	return i, nil
+	what := fmt.Sprintf("metering %q", o.Metering)
+	if o.Backend != "" {
+		what += fmt.Sprintf(", backend %s, %d workers", o.Backend, o.Workers)
+	}
+	return nil, fmt.Errorf("bench: the sandbox does not start (%s): %w", what, err)
 }
 
 func (m *meter) add(s sample.Sample) {
@@ -294,7 +363,7 @@ func (m *meter) wall(tasks []task) error {
 			values[i] = took.Seconds()
 		}
 		s := sample.New("wall/"+t.row, sample.Seconds, values)
-		s.Config = map[string]string{"metering": m.suite.Metering(), "input_bytes": fmt.Sprint(len(t.req.Input))}
+		s.Config = m.settings(map[string]string{"input_bytes": fmt.Sprint(len(t.req.Input))})
 		s.Warnings = spreadWarning(values)
 		m.add(s)
 	}

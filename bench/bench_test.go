@@ -286,11 +286,11 @@ func TestColdStartWithAWrongAnswer(t *testing.T) {
 func TestCold(t *testing.T) {
 	p := newParrot(t)
 	var out bytes.Buffer
-	if err := Cold(t.Context(), p.suite(MeteringOn), t.TempDir(), &out); err != nil || out.String() != "2\n" {
+	if err := Cold(t.Context(), p.suite(MeteringOn), Options{Metering: MeteringOn, CacheDir: t.TempDir()}, &out); err != nil || out.String() != "2\n" {
 		t.Errorf("got %q, %v, want 2", out.String(), err)
 	}
 	p.answers["1+1"] = "3"
-	if err := Cold(t.Context(), p.suite(MeteringOn), t.TempDir(), &out); err == nil {
+	if err := Cold(t.Context(), p.suite(MeteringOn), Options{Metering: MeteringOn, CacheDir: t.TempDir()}, &out); err == nil {
 		t.Error("1+1 = 3 passed")
 	}
 }

@@ -114,14 +114,14 @@ func (m *meter) cold() error {
 				return err
 			}
 			defer os.RemoveAll(dir)
-			took, err := m.start(dir)
+			took, err := m.launch(dir)
 			if err != nil {
 				return err
 			}
 			cold = append(cold, took.Seconds())
 			m.progress("cold start, compile cache filled")
 			for range m.times(5, 4) {
-				if took, err = m.start(dir); err != nil {
+				if took, err = m.launch(dir); err != nil {
 					return err
 				}
 				warm = append(warm, took.Seconds())
@@ -154,10 +154,13 @@ func (m *meter) cold() error {
 	return nil
 }
 
-// start launches this program and returns how long it took until its first
+// launch starts this program and returns how long it took until its first
 // result could be read.
-func (m *meter) start(cacheDir string) (time.Duration, error) {
+func (m *meter) launch(cacheDir string) (time.Duration, error) {
 	args := append(append([]string{}, m.plan.Self[1:]...), "cold", "--cache-dir", cacheDir)
+	if m.plan.Workers > 0 {
+		args = append(args, "--backend", m.plan.Backend, "--workers", fmt.Sprint(m.plan.Workers))
+	}
 	cmd := exec.CommandContext(m.ctx, m.plan.Self[0], args...)
 	cmd.Stderr = os.Stderr
 	cmd.WaitDelay = 5 * time.Second
@@ -184,17 +187,17 @@ func (m *meter) start(cacheDir string) (time.Duration, error) {
 
 // Cold opens the sandbox, evaluates 1+1 and prints the result on a line of its
 // own: what a process started by [Measure] does.
-func Cold(ctx context.Context, s Suite, cacheDir string, stdout io.Writer) error {
-	in, err := s.Open(ctx, Options{Metering: s.Metering(), CacheDir: cacheDir})
+func Cold(ctx context.Context, s Suite, o Options, stdout io.Writer) error {
+	in, err := s.Open(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	o, err := in.Backend.Run(ctx, onePlusOne)
-	if err := isTwo(o, err); err != nil {
+	out, err := in.Backend.Run(ctx, onePlusOne)
+	if err := isTwo(out, err); err != nil {
 		return &WrongAnswer{"cold/of=process", err}
 	}
-	_, err = fmt.Fprintf(stdout, "%s\n", o.Value)
+	_, err = fmt.Fprintf(stdout, "%s\n", out.Value)
 	return err
 }
 

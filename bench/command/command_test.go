@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -209,5 +210,87 @@ func TestEveryLawHasAGuarantee(t *testing.T) {
 	}
 	for _, gr := range enginetest.Cases() {
 		check("group", gr.Group, groups[gr.Group])
+	}
+}
+
+// TestBackendFlags: what the two flags mean for suites with several backends,
+// with one, and with pools alone.
+func TestBackendFlags(t *testing.T) {
+	const inproc, pool, process = bench.BackendInProcess, bench.BackendPool, bench.BackendProcess
+	all, pools := []string{inproc, pool, process}, []string{process, pool}
+	cores := runtime.GOMAXPROCS(0)
+	none := "" // stands for a flag that was not given
+	for _, c := range []struct {
+		backends         []string
+		backend, workers string
+		want             bench.Options
+		flag, allowed    string // of a usage error
+	}{
+		{all, none, none, bench.Options{Backend: inproc}, "", ""},
+		{all, inproc, none, bench.Options{Backend: inproc}, "", ""},
+		{all, inproc, "0", bench.Options{Backend: inproc}, "", ""},
+		{all, pool, none, bench.Options{Backend: pool, Workers: cores}, "", ""},
+		{all, process, "7", bench.Options{Backend: process, Workers: 7}, "", ""},
+		{all, process, "1024", bench.Options{Backend: process, Workers: 1024}, "", ""},
+		{all, process, "0", bench.Options{Backend: inproc}, "", ""},
+		{all, none, "3", bench.Options{}, "--workers", "needs --backend pool or process"},
+		{all, inproc, "1", bench.Options{}, "--workers", "needs --backend pool or process"},
+		{all, pool, "1025", bench.Options{}, "--workers", "from 0 to 1024"},
+		{all, "fork", none, bench.Options{}, "--backend", "give inproc, pool, process"},
+		{nil, none, none, bench.Options{}, "", ""},
+		{nil, inproc, "0", bench.Options{}, "", ""},
+		{nil, none, "2", bench.Options{}, "--workers", "has no workers"},
+		{nil, pool, none, bench.Options{}, "--backend", "give inproc"},
+		{pools, none, none, bench.Options{Backend: process, Workers: cores}, "", ""},
+		{pools, pool, "0", bench.Options{}, "--workers", "does not evaluate in-process"},
+	} {
+		var f backendFlags
+		if c.backend != none {
+			f.Backend = &c.backend
+		}
+		if c.workers != none {
+			f.Workers = &c.workers
+		}
+		var got bench.Options
+		err := f.options(bench.Suite{Engine: "x", Backends: c.backends}, &got)
+		var bad *usage
+		switch {
+		case c.flag == "" && (err != nil || got != c.want):
+			t.Errorf("%v %q %q: got %+v, %v, want %+v", c.backends, c.backend, c.workers, got, err, c.want)
+		case c.flag != "" && (!errors.As(err, &bad) || bad.flag != c.flag || !strings.Contains(bad.allowed, c.allowed)):
+			t.Errorf("%v %q %q: got %v, want a usage error of %s: %s", c.backends, c.backend, c.workers, err, c.flag, c.allowed)
+		}
+	}
+}
+
+// TestBackendReachesOpen: every subcommand opens the backend it was asked for.
+func TestBackendReachesOpen(t *testing.T) {
+	corpus := filepath.Join(t.TempDir(), "corpus.jsonl")
+	if err := os.WriteFile(corpus, []byte(`{"id": "X1", "class": "result", "js": "1+1", "expected": "ok", "expect_value": "2"}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"eval", "--script", "-"},
+		{"guarantees", "--corpus", corpus},
+		{"cold", "--cache-dir", t.TempDir()},
+		{"run", "--quick", "--script", "-", "--out", t.TempDir()},
+	} {
+		var opened []bench.Options
+		s := bench.Suite{Engine: "canned", Backends: []string{bench.BackendInProcess, bench.BackendPool}, Open: func(_ context.Context, o bench.Options) (*bench.Instance, error) {
+			opened = append(opened, o)
+			return &bench.Instance{Backend: &canned{outcome: engine.Outcome{Class: engine.OK, Value: json.RawMessage("2")}}, Close: func() error { return nil }}, nil
+		}}
+		var out, errs bytes.Buffer
+		if code := Main(s, append(args, "--backend", "pool", "--workers", "5"), strings.NewReader("1+1"), &out, &errs); code != 0 {
+			t.Errorf("%v: code %d: %s%s", args, code, out.String(), errs.String())
+		}
+		if len(opened) == 0 {
+			t.Errorf("%v opened nothing", args)
+		}
+		for _, o := range opened {
+			if o.Backend != bench.BackendPool || o.Workers != 5 {
+				t.Errorf("%v opened %+v, want a pool of 5", args, o)
+			}
+		}
 	}
 }

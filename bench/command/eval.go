@@ -24,6 +24,7 @@ type evalCmd struct {
 	MaxOutput *string `placeholder:"SIZE" help:"Longest result, as JSON text: 1B to 2GiB (default 1MiB)."`
 	Metering  *string `placeholder:"MODE" help:"on (default), off or close-on-done; the latter two exist to be compared with."`
 	Shape     *string `placeholder:"FILE" help:"JSON Schema that the result must fit."`
+	backendFlags
 }
 
 // Help is shown below the description.
@@ -33,6 +34,7 @@ func (evalCmd) Help() string {
 Examples:
 
     benchrun eval --script reshape.js --input data.json --memory 32MiB --wall 50ms
+    benchrun eval --script reshape.js --backend process
     echo '1+1' | benchrun eval --script -`
 }
 
@@ -101,6 +103,9 @@ func (c *evalCmd) parse(e *env) (call engine.Call, spec engine.Spec, opts bench.
 		return fail(err)
 	}
 	if opts.Metering, err = metering(e.suite, c.Metering); err != nil {
+		return fail(err)
+	}
+	if err = c.backendFlags.options(e.suite, &opts); err != nil {
 		return fail(err)
 	}
 	if c.Fuel != nil && opts.Metering != e.suite.Metering() {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,6 +106,53 @@ func metering(s bench.Suite, given *string) (string, error) {
 		return "", &usage{"--metering", *given, "leave it out: " + s.Engine + " has one way only"}
 	}
 	return *given, oneOf("--metering", *given, s.Meterings...)
+}
+
+// backendFlags say what runs the evaluations.
+type backendFlags struct {
+	Backend *string `placeholder:"NAME" help:"What evaluates: inproc (default), pool for goroutine workers, process for process workers."`
+	Workers *string `placeholder:"N" help:"Workers of the pool: 1 to 1024 (default: as many as processors), or 0 to evaluate in-process."`
+}
+
+// options checks the flags against what the sandbox has and fills in o.
+func (f backendFlags) options(s bench.Suite, o *bench.Options) error {
+	allowed := s.Backends
+	if len(allowed) == 0 {
+		allowed = []string{bench.BackendInProcess}
+	}
+	name := allowed[0]
+	if f.Backend != nil {
+		name = *f.Backend
+		if err := oneOf("--backend", name, allowed...); err != nil {
+			return err
+		}
+	}
+	workers := 0
+	if name != bench.BackendInProcess {
+		workers = min(runtime.GOMAXPROCS(0), bench.MaxWorkers)
+	}
+	if f.Workers != nil {
+		n, err := parseCount("--workers", f.Workers, 0, bench.MaxWorkers)
+		if err != nil {
+			return err
+		}
+		switch workers = int(n); {
+		case workers > 0 && name == bench.BackendInProcess:
+			remedy := "leave it out, or give 0: " + s.Engine + " has no workers"
+			if pools := slices.DeleteFunc(slices.Clone(allowed), func(b string) bool { return b == name }); len(pools) > 0 {
+				remedy = "needs --backend " + strings.Join(pools, " or ") + ": inproc has no workers"
+			}
+			return &usage{"--workers", *f.Workers, remedy}
+		case workers == 0 && !slices.Contains(allowed, bench.BackendInProcess):
+			return &usage{"--workers", *f.Workers, fmt.Sprintf("give 1 to %d: %s does not evaluate in-process", bench.MaxWorkers, s.Engine)}
+		case workers == 0:
+			name = bench.BackendInProcess // what a host's "no workers" means
+		}
+	}
+	if len(s.Backends) > 0 {
+		o.Backend, o.Workers = name, workers
+	}
+	return nil
 }
 
 // maxFile bounds what is read of a file: more than any limit lets through.

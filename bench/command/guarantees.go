@@ -15,9 +15,9 @@ import (
 )
 
 type guaranteesCmd struct {
-	Corpus  *string `placeholder:"FILE" help:"Cases to run instead of the built-in ones: one JSON object a line."`
-	Backend string  `default:"inproc" placeholder:"NAME" help:"What runs the cases: inproc (default)."`
-	JSON    bool    `help:"Print one line of JSON a case, and a last line with the summary."`
+	Corpus *string `placeholder:"FILE" help:"Cases to run instead of the built-in ones: one JSON object a line."`
+	backendFlags
+	JSON bool `help:"Print one line of JSON a case, and a last line with the summary."`
 }
 
 // Help is shown below the description.
@@ -25,6 +25,7 @@ func (guaranteesCmd) Help() string {
 	return `Examples:
 
     benchrun guarantees
+    benchrun guarantees --backend pool --workers 4
     benchrun guarantees --corpus cases.jsonl --json`
 }
 
@@ -59,7 +60,8 @@ type summary struct {
 }
 
 func (c *guaranteesCmd) Run(e *env, r *result) error {
-	if err := oneOf("--backend", c.Backend, "inproc"); err != nil {
+	settings := bench.Options{Metering: e.suite.Metering()}
+	if err := c.backendFlags.options(e.suite, &settings); err != nil {
 		return err
 	}
 	opts := enginetest.Options{Cases: enginetest.Cases()}
@@ -103,7 +105,7 @@ func (c *guaranteesCmd) Run(e *env, r *result) error {
 		}
 	}()
 	report := enginetest.Examine(e.ctx, func(ctx context.Context) (engine.Backend, error) {
-		i, err := e.suite.Open(ctx, bench.Options{Metering: e.suite.Metering()})
+		i, err := e.suite.Open(ctx, settings)
 		if err != nil {
 			return nil, err
 		}

@@ -19,7 +19,8 @@ type runCmd struct {
 	Input  *string `placeholder:"FILE" help:"What the script of --script sees as input: one JSON text."`
 	Out    string  `placeholder:"DIR" default:"bench-out" help:"Where the report is written (default ${default})."`
 	Seed   *string `placeholder:"N" help:"Seed of the workloads' inputs (default 1)."`
-	JSON   bool    `help:"Print the samples as JSON when done, instead of a table as it goes."`
+	backendFlags
+	JSON bool `help:"Print the samples as JSON when done, instead of a table as it goes."`
 }
 
 // Help is shown below the description.
@@ -27,6 +28,7 @@ func (runCmd) Help() string {
 	return `Examples:
 
     benchrun --quick
+    benchrun run --backend pool --workers 4
     benchrun run --script reshape.js --input data.json --out mine`
 }
 
@@ -39,6 +41,11 @@ func (c *runCmd) Run(e *env, r *result) error {
 	if c.Seed != nil {
 		plan.Seed = uint64(seed)
 	}
+	var opts bench.Options
+	if err := c.backendFlags.options(e.suite, &opts); err != nil {
+		return err
+	}
+	plan.Backend, plan.Workers = opts.Backend, opts.Workers
 	if c.Script == nil && c.Input != nil {
 		return &usage{"--input", *c.Input, "needs --script: the built-in workloads bring their own input"}
 	}
@@ -130,11 +137,16 @@ func self() ([]string, error) {
 // coldCmd is started by run.
 type coldCmd struct {
 	CacheDir string `required:"" placeholder:"DIR" help:"Where compiled code is kept."`
+	backendFlags
 }
 
 // Help is shown below the description.
 func (coldCmd) Help() string { return "Example:\n\n    benchrun cold --cache-dir /tmp/cache" }
 
 func (c *coldCmd) Run(e *env, _ *result) error {
-	return bench.Cold(e.ctx, e.suite, c.CacheDir, e.stdout)
+	opts := bench.Options{Metering: e.suite.Metering(), CacheDir: c.CacheDir}
+	if err := c.backendFlags.options(e.suite, &opts); err != nil {
+		return err
+	}
+	return bench.Cold(e.ctx, e.suite, opts, e.stdout)
 }

@@ -6,6 +6,10 @@ import (
 	"os"
 
 	"github.com/sandbed/sandbed/bench/command"
+	"github.com/sandbed/sandbed/pool"
 )
 
-func main() { os.Exit(command.Main(suite, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+func main() {
+	pool.ServeWorker(workerVM) // --backend process starts this very binary
+	os.Exit(command.Main(suite, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}

@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/sandbed/sandbed/pool"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected output in the scripts")
 
 func TestMain(m *testing.M) {
+	pool.ServeWorker(workerVM) // the test binary is its own worker
 	testscript.Main(m, map[string]func(){"benchrun": main})
 }
 
@@ -30,6 +32,7 @@ func TestScripts(t *testing.T) {
 			"exitcode": exitCode,
 			"onejson":  oneJSON,
 			"field":    field,
+			"samefuel": sameFuel,
 		},
 	})
 }

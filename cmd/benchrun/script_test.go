@@ -78,3 +78,25 @@ func field(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%s: got %v (there: %v), want %s (negated: %v) in\n%s", args[1], got, there, args[2], neg, lines[len(lines)-1])
 	}
 }
+
+// samefuel compares value, fuel and peak memory of two lines of eval, all of
+// which must be there: "samefuel stdout other.json".
+func sameFuel(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: samefuel FILE FILE")
+	}
+	type line struct {
+		Class string
+		Value json.RawMessage
+		Usage struct {
+			Fuel   int64 `json:"fuel"`
+			Memory int64 `json:"memory_peak_bytes"`
+		}
+	}
+	var got, want line
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[0])), &got))
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &want))
+	if got.Usage.Fuel == 0 || got.Class != "ok" || !reflect.DeepEqual(got, want) {
+		ts.Fatalf("got %+v, want %+v", got, want)
+	}
+}

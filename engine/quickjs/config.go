@@ -62,11 +62,19 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("quickjs: Config.Now = %s: give a time from 1970 to 2200", c.Now.Format(time.RFC3339))
 	}
 	if c.CacheDir == "" {
-		if dir, err := os.UserCacheDir(); err == nil {
-			c.CacheDir = filepath.Join(dir, "sandbed")
-		}
+		c.CacheDir = DefaultCacheDir()
 	}
 	return c, nil
+}
+
+// DefaultCacheDir is the default of Config.CacheDir, empty where the user has no
+// cache directory. A host passes it to worker processes, which do not know the user.
+func DefaultCacheDir() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "sandbed")
 }
 
 // CheckLimits adds to engine.Limits.Validate what depends on the configuration:

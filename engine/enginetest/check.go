@@ -517,8 +517,10 @@ func (sc *scope) universal(r engine.Request, got run) {
 
 	u := o.Usage
 	ran := got.starts > 0
+	// A worker that was ended from outside took what it had counted with it.
+	unknown := o.Killed && u.Fuel == 0 && u.PeakMemoryBytes == 0
 	s.metered = s.metered || u.Fuel > 0
-	if s.metered && ran && u.Fuel <= 0 || u.Fuel < 0 {
+	if s.metered && ran && u.Fuel <= 0 && !unknown || u.Fuel < 0 {
 		sc.add("metering", "a script ran and used %d fuel", u.Fuel)
 	}
 	s.measured = s.measured || u.PeakMemoryBytes > 0

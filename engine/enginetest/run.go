@@ -14,7 +14,13 @@ import (
 // name. Do not run it in parallel with other tests: it counts goroutines.
 func Run(t *testing.T, f func(testing.TB) engine.Backend) Report {
 	t.Helper()
-	s := newSuite(t.Context(), func(context.Context) (engine.Backend, error) { return f(t), nil }, Options{})
+	return RunWith(t, f, Options{})
+}
+
+// RunWith is [Run] with options.
+func RunWith(t *testing.T, f func(testing.TB) engine.Backend, o Options) Report {
+	t.Helper()
+	s := newSuite(t.Context(), func(context.Context) (engine.Backend, error) { return f(t), nil }, o)
 	defer s.close()
 	show := func(t *testing.T, findings []Finding) {
 		for _, f := range findings {
@@ -23,20 +29,29 @@ func Run(t *testing.T, f func(testing.TB) engine.Backend) Report {
 	}
 	for _, c := range s.o.Cases {
 		t.Run("case/"+c.ID, func(t *testing.T) {
-			_, findings := s.runCase(c)
+			record, findings := s.runCase(c)
 			show(t, findings)
+			if s.o.OnCase != nil {
+				s.o.OnCase(record, findings)
+			}
 		})
 		if s.stopped() {
 			break
 		}
 	}
 	for _, l := range laws {
+		if s.o.CasesOnly && l.check != nil {
+			continue
+		}
 		t.Run("law/"+l.Name, func(t *testing.T) {
 			before := len(s.findings)
 			var r LawResult
 			if l.check != nil && !s.stopped() {
 				r = s.runLaw(l)
 				show(t, s.findings[before:])
+				if s.o.OnLaw != nil {
+					s.o.OnLaw(r)
+				}
 			} else {
 				r = s.result(l)
 				show(t, r.Findings)

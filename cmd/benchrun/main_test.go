@@ -11,7 +11,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the expected output in the scripts")
 
 func TestMain(m *testing.M) {
-	pool.ServeWorker(workerVM) // the test binary is its own worker
+	pool.ServeWorker(testWorkerVM) // the test binary is its own worker
 	testscript.Main(m, map[string]func(){"benchrun": main})
 }
 

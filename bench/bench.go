@@ -169,7 +169,10 @@ func Measure(ctx context.Context, s Suite, p Plan) (sample.Run, error) {
 			func() error { return m.memory(corpus) },
 			func() error { return m.kill(corpus, false) },
 			func() error { return m.kill(corpus, true) },
-			m.disturbance)
+			m.disturbance, m.reshapes, m.marshal)
+		if !p.Quick {
+			steps = append(steps, m.next, m.coldWorkers, m.fairness)
+		}
 		if !p.Quick {
 			steps = append(steps, m.inputs)
 		}

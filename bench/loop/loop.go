@@ -5,7 +5,9 @@ package loop
 
 import (
 	"context"
+	"math"
 	"runtime"
+	"runtime/metrics"
 	"sync"
 	"time"
 )
@@ -126,4 +128,50 @@ func Pressure() (stop func()) {
 		cancel()
 		<-done
 	}
+}
+
+// Stops is how long the collector waited for the world to stop, which it does
+// twice a collection: until the last goroutine had noticed.
+type Stops struct {
+	Count uint64
+	// Longest and Total are upper bounds: the runtime counts in buckets, each up
+	// to a quarter wider than the one before.
+	Longest, Total time.Duration
+}
+
+const stopping = "/sched/pauses/stopping/gc:seconds"
+
+// WatchStops begins to watch; the function it returns tells what came since.
+func WatchStops() func() Stops {
+	before := readStops()
+	return func() Stops { return stopsBetween(before, readStops()) }
+}
+
+func readStops() metrics.Float64Histogram {
+	s := []metrics.Sample{{Name: stopping}}
+	metrics.Read(s)
+	if s[0].Value.Kind() != metrics.KindFloat64Histogram {
+		return metrics.Float64Histogram{} // a runtime without it
+	}
+	return *s[0].Value.Float64Histogram()
+}
+
+func stopsBetween(before, after metrics.Float64Histogram) Stops {
+	var s Stops
+	for i, n := range after.Counts {
+		if i < len(before.Counts) {
+			n -= before.Counts[i]
+		}
+		if n == 0 {
+			continue
+		}
+		bound := after.Buckets[i+1]
+		if math.IsInf(bound, 1) {
+			bound = after.Buckets[i]
+		}
+		s.Count += n
+		s.Longest = time.Duration(bound * float64(time.Second))
+		s.Total += time.Duration(float64(n) * bound * float64(time.Second))
+	}
+	return s
 }

@@ -1,6 +1,9 @@
 package loop
 
 import (
+	"math"
+	"runtime"
+	"runtime/metrics"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -78,5 +81,34 @@ func TestPost_hammer(t *testing.T) {
 	stop()
 	if got := ran.Load(); got != 1600 {
 		t.Errorf("%d tasks ran, want 1600", got)
+	}
+}
+
+func TestStopsBetween(t *testing.T) {
+	buckets := []float64{math.Inf(-1), 0.001, 0.002, 0.004, math.Inf(1)}
+	before := metrics.Float64Histogram{Buckets: buckets, Counts: []uint64{5, 1, 0, 0}}
+	for _, c := range []struct {
+		after []uint64
+		want  Stops
+	}{
+		{[]uint64{5, 1, 0, 0}, Stops{}},
+		{[]uint64{7, 1, 0, 0}, Stops{2, time.Millisecond, 2 * time.Millisecond}},
+		{[]uint64{5, 2, 3, 0}, Stops{4, 4 * time.Millisecond, 14 * time.Millisecond}},
+		{[]uint64{5, 1, 0, 1}, Stops{1, 4 * time.Millisecond, 4 * time.Millisecond}},
+	} {
+		if got := stopsBetween(before, metrics.Float64Histogram{Buckets: buckets, Counts: c.after}); got != c.want {
+			t.Errorf("%v: got %+v, want %+v", c.after, got, c.want)
+		}
+	}
+}
+
+// TestWatchStops: the runtime has the metric, and a collection stops the world twice.
+func TestWatchStops(t *testing.T) {
+	since := WatchStops()
+	for range 3 {
+		runtime.GC()
+	}
+	if s := since(); s.Count < 6 || s.Longest <= 0 || s.Total < s.Longest {
+		t.Errorf("after three collections: got %+v, want at least 6 stops that took time", s)
 	}
 }

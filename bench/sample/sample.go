@@ -155,6 +155,33 @@ type Run struct {
 	// Broken names each guarantee that was seen not to hold; one line each.
 	Broken  []string `json:"broken,omitempty"`
 	Samples []Sample `json:"samples"`
+	// Traces are what a loop saw of one window, to be drawn.
+	Traces []Trace `json:"traces,omitempty"`
+}
+
+// Trace is one window of a loop: when it did not beat.
+type Trace struct {
+	Name    string  `json:"name"`    // formed like that of a sample
+	Seconds float64 `json:"seconds"` // length of the window
+	// Gaps are the gaps above 2 ms in order: begin since the start, and length,
+	// in seconds.
+	Gaps [][2]float64 `json:"gaps"`
+}
+
+// Validate reports the first thing that makes t unusable.
+func (t Trace) Validate() error {
+	if !nameForm.MatchString(t.Name) {
+		return fmt.Errorf("trace %q: name: give group/key=value/…", t.Name)
+	}
+	finite := func(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
+	ok := finite(t.Seconds)
+	for _, g := range t.Gaps {
+		ok = ok && finite(g[0]) && finite(g[1])
+	}
+	if !ok {
+		return fmt.Errorf("trace %q: give finite times that are not negative", t.Name)
+	}
+	return nil
 }
 
 // Find returns the sample of that name.
@@ -177,8 +204,8 @@ func (r Run) In(group string) []Sample {
 	return out
 }
 
-// Validate reports every sample that is unusable and every name that occurs
-// twice.
+// Validate reports every sample and trace that is unusable and every name that
+// occurs twice.
 func (r Run) Validate() error {
 	var errs []error
 	seen := map[string]bool{}
@@ -191,37 +218,61 @@ func (r Run) Validate() error {
 		}
 		seen[s.Name] = true
 	}
+	for _, t := range r.Traces {
+		if err := t.Validate(); err != nil {
+			errs = append(errs, err)
+		}
+		if seen[t.Name] {
+			errs = append(errs, fmt.Errorf("trace %q: the name occurs twice", t.Name))
+		}
+		seen[t.Name] = true
+	}
 	return errors.Join(errs...)
 }
 
-// Encode returns r as indented JSON; observations stay on one line each row.
+// Encode returns r as indented JSON; a row and a trace are one line each.
 func Encode(r Run) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
 	r.Schema = Schema
 	head := r
-	head.Samples = nil
+	head.Samples, head.Traces = nil, nil
 	top, err := json.MarshalIndent(head, "", "  ")
 	if err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
 	b.Write(bytes.TrimSuffix(top, []byte("null\n}")))
-	b.WriteString("[")
-	for i, s := range r.Samples {
-		row, err := json.Marshal(s)
-		if err != nil {
+	if err := writeLines(&b, r.Samples); err != nil {
+		return nil, err
+	}
+	if len(r.Traces) > 0 {
+		b.WriteString(",\n  \"traces\": ")
+		if err := writeLines(&b, r.Traces); err != nil {
 			return nil, err
+		}
+	}
+	b.WriteString("\n}\n")
+	return b.Bytes(), nil
+}
+
+// writeLines writes a JSON array with one element a line.
+func writeLines[T any](b *bytes.Buffer, list []T) error {
+	b.WriteString("[")
+	for i, v := range list {
+		line, err := json.Marshal(v)
+		if err != nil {
+			return err
 		}
 		if i > 0 {
 			b.WriteString(",")
 		}
 		b.WriteString("\n    ")
-		b.Write(row)
+		b.Write(line)
 	}
-	b.WriteString("\n  ]\n}\n")
-	return b.Bytes(), nil
+	b.WriteString("\n  ]")
+	return nil
 }
 
 // Decode reads what Encode wrote, and refuses another schema.

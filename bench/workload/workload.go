@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/sandbed/sandbed/engine"
 )
@@ -74,6 +75,22 @@ func All() []Workload {
 		out[i].Script = engine.Script{Source: string(source), Name: out[i].Name + ".js"}
 	}
 	return out
+}
+
+// Reshapes is the workload reshape done n times over in one evaluation, at least
+// once, with the answer of the last: work of any length on an input that takes
+// no time to parse.
+func Reshapes(n int) Workload {
+	w := All()[0]
+	const export = "export default function reshape("
+	w.Script.Source = strings.Replace(w.Script.Source, export, "function reshape(", 1) + fmt.Sprintf(`
+export default (input) => {
+  let out = reshape(input);
+  for (let n = 1; n < %d; n++) out = reshape(input);
+  return out;
+};
+`, n)
+	return w
 }
 
 // Case makes the input of one size. The same seed makes the same input on

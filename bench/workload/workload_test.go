@@ -73,3 +73,20 @@ func TestCheckFindsAWrongAnswer(t *testing.T) {
 		}
 	}
 }
+
+// TestReshapes: the same input and answer as reshape, in a script of its own.
+// That it gives the answer is tested with an engine.
+func TestReshapes(t *testing.T) {
+	once, w := All()[0], Reshapes(60)
+	a, err := once.Case(Medium, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := w.Case(Medium, 3)
+	if err != nil || !bytes.Equal(a.Input, b.Input) || !bytes.Equal(a.Want, b.Want) {
+		t.Errorf("another case than that of reshape (%v)", err)
+	}
+	if strings.Count(w.Script.Source, "export") != 1 || !strings.Contains(w.Script.Source, "n < 60") {
+		t.Errorf("want one export and 60 rounds in\n%s", w.Script.Source)
+	}
+}

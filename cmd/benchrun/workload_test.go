@@ -16,7 +16,7 @@ func TestWorkloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	for _, w := range workload.All() {
+	for _, w := range append(workload.All(), named("reshapes", workload.Reshapes(3))) {
 		for _, size := range workload.Sizes {
 			t.Run(w.Name+"/"+string(size), func(t *testing.T) {
 				c, err := w.Case(size, 1)
@@ -37,4 +37,9 @@ func TestWorkloads(t *testing.T) {
 			})
 		}
 	}
+}
+
+func named(name string, w workload.Workload) workload.Workload {
+	w.Name = name
+	return w
 }

@@ -39,7 +39,7 @@ func (p place) key() string {
 	return fmt.Sprintf("backend=%s/workers=%d", p.backend, p.workers)
 }
 
-// backends are those that the suite offers; a suite that names none is in-process.
+// offers says whether the suite has a backend; one that names none is in-process.
 func (s Suite) offers(backend string) bool {
 	return slices.Contains(s.Backends, backend) || len(s.Backends) == 0 && backend == BackendInProcess
 }
@@ -239,7 +239,7 @@ func (m *meter) reshapes() error {
 			m.addWindows(name, seen[r], config)
 			// One round's gaps, to be drawn: those of the last.
 			if last := seen[r][len(seen[r])-1].loop; r.of != nothing {
-				trace := sample.Trace{Name: strings.Replace(name, "loop/", "gaps/", 1), Seconds: last.Wall.Seconds()}
+				trace := sample.Trace{Name: strings.Replace(name, "loop/", "gaps/", 1), Seconds: last.Wall.Seconds(), Gaps: [][2]float64{}}
 				for _, g := range last.Gaps {
 					trace.Gaps = append(trace.Gaps, [2]float64{g.At.Seconds(), g.Length.Seconds()})
 				}

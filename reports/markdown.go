@@ -19,8 +19,10 @@ const Marker = "<!-- sandbed report -->"
 
 // The plots, by the name of their files under plots/.
 const (
-	killPlot  = "kill-latency"
-	guardPlot = "guard-cost"
+	killPlot    = "kill-latency"
+	guardPlot   = "guard-cost"
+	gapsPlot    = "loop-gaps"
+	marshalPlot = "marshal-cost"
 )
 
 // Markdown writes the report of a run.
@@ -55,6 +57,7 @@ func Markdown(r sample.Run) []byte {
 		w.line("")
 	}
 	w.summary()
+	w.backends()
 	w.workloads()
 	w.cases("Kill latency by case", "kill", "How long after its deadline the VM was free for the next evaluation.", "gc", func(s sample.Sample) string {
 		return fmt.Sprintf("%s | %s | %s", Value(s.Value, s.Unit), Value(sample.Quantile(s.Values, 1), s.Unit), times(s))
@@ -99,7 +102,7 @@ func (w *writer) scope() string {
 	}
 	kills := 0
 	for _, s := range w.run.In("kill") {
-		if s.Key("case") == "" {
+		if s.Key("case") == "" && s.Key("gc") != "" {
 			kills += s.Count
 		}
 	}
@@ -141,7 +144,7 @@ func (w *writer) summary() {
 		add("It leaves nothing: a fresh `1+1`", figure, s.Count)
 	}
 	for _, s := range w.run.In("loop") {
-		if s.Key("figure") != "longest" {
+		if s.Key("figure") != "longest" || s.Key("of") != "" {
 			continue
 		}
 		what := "It does not disturb: longest gap of a 1 ms heartbeat"
@@ -153,6 +156,28 @@ func (w *writer) summary() {
 			what += ", beside a BigInt burner, metering " + m
 		}
 		add(what, fmt.Sprintf("%s median, %s worst", Value(s.Value, s.Unit), Value(sample.Quantile(s.Values, 1), s.Unit)), s.Count)
+	}
+	for _, p := range []struct{ place, what string }{
+		{"backend=inproc", "Four reshapes at once, in-process: wall; share of it in which the loop was gone"},
+		{"backend=pool/workers=4", "… on 4 goroutine workers"},
+		{"backend=process/workers=4", "… on 4 process workers"},
+	} {
+		row := "loop/of=reshapes/" + p.place + "/gc=off/figure="
+		wall, ok := find(row + "wall")
+		gone, there := find(row + "unavailable")
+		longest, too := find(row + "longest")
+		if ok && there && too {
+			add(p.what, fmt.Sprintf("%s; %s, longest gap %s", Value(wall.Value, wall.Unit), Value(gone.Value, gone.Unit), Value(longest.Value, longest.Unit)), wall.Count)
+		}
+	}
+	for _, c := range []struct{ name, what string }{
+		{"kill/to=next/backend=pool/spare=0", "Kill → next result of the same goroutine worker"},
+		{"kill/to=next/backend=process/spare=0", "… of a process worker"},
+		{"kill/to=next/backend=process/spare=1", "… of a process worker with one warm spare"},
+	} {
+		if s, ok := find(c.name); ok {
+			add(c.what, fmt.Sprintf("%s median, %s worst", Value(s.Value, s.Unit), Value(sample.Quantile(s.Values, 1), s.Unit)), s.Count)
+		}
 	}
 	for _, s := range w.run.In("guard") {
 		if s.Key("workload") == "" && s.Key("script") == "" {
@@ -169,6 +194,9 @@ func (w *writer) summary() {
 		{"cold/of=process/cache=filled", "Cold: process start → first result, compile cache filled"},
 		{"cold/of=process/cache=empty", "… compile cache empty"},
 		{"cold/of=vm", "Cold: one more VM"},
+		{"cold/of=worker/backend=pool/cache=filled", "Cold: first result of one more goroutine worker"},
+		{"cold/of=worker/backend=process/cache=filled", "… of one more process worker"},
+		{"cold/of=worker/backend=process/cache=empty", "… of a process worker, compile cache empty"},
 	} {
 		if s, ok := find(c.name); ok {
 			add(c.what, Value(s.Value, s.Unit), s.Count)

@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"flag"
+	"fmt"
 	"image/png"
 	"io"
 	"io/fs"
@@ -104,6 +105,56 @@ func invented() sample.Run {
 		add(sample.New("loop/metering="+m+"/figure=longest", sample.Seconds, values(10, map[string]float64{"none": 0.0015, "on": 0.004, "off": 0.18}[m], 0.2)))
 		add(sample.New("loop/metering="+m+"/figure=unavailable", sample.Share, values(10, 0.01, 0.2)))
 	}
+	// Two values each: medians and worsts that can be told apart.
+	for _, gc := range []string{"off", "on"} {
+		for _, l := range []struct {
+			of                 string
+			wall, longest, off float64
+		}{{"nothing", 0.3, 0.0012, 0}, {"reshapes/backend=inproc", 1.291, 1.287, 0.997}, {"reshapes/backend=pool/workers=4", 0.337, 0.004, 0.012}} {
+			name := "loop/of=" + l.of + "/gc=" + gc + "/figure="
+			add(sample.New(name+"wall", sample.Seconds, []float64{l.wall, l.wall * 1.02}))
+			add(sample.New(name+"longest", sample.Seconds, []float64{l.longest, l.longest * 2}))
+			add(sample.New(name+"unavailable", sample.Share, []float64{l.off, l.off}))
+			add(sample.New(name+"control", sample.Seconds, []float64{0.0011, 0.0013}))
+			add(sample.New(name+"stopping", sample.Seconds, []float64{80e-6, 90e-6}))
+			if l.of != "nothing" && gc == "off" {
+				add(sample.New(name+"ideal", sample.Seconds, []float64{l.wall / 1.05, l.wall / 1.05}))
+				add(sample.New(name+"stretch", sample.Ratio, []float64{1.05, 1.07}))
+			}
+		}
+		r.Traces = append(r.Traces,
+			sample.Trace{Name: "gaps/of=reshapes/backend=inproc/gc=" + gc, Seconds: 1.291, Gaps: [][2]float64{{0.001, 0.32}, {0.322, 0.967}}},
+			sample.Trace{Name: "gaps/of=reshapes/backend=pool/workers=4/gc=" + gc, Seconds: 0.337, Gaps: [][2]float64{{0.1, 0.0041}, {0.2, 0.003}}[:map[string]int{"off": 0, "on": 2}[gc]]})
+	}
+	for i, backend := range []string{"inproc", "pool", "process"} {
+		for _, dir := range []string{"in", "out"} {
+			for j, size := range []string{"1KiB", "64KiB", "3.68MiB", "16MiB"} {
+				row := "marshal/dir=" + dir + "/size=" + size + "/backend=" + backend
+				bytes := []float64{1 << 10, 64 << 10, 3.68 * (1 << 20), 16 << 20}[j]
+				handover := 10e-6*math.Pow(4, float64(i)) + bytes*1e-9*float64(1+i)
+				if dir == "out" {
+					handover *= 1.4
+				}
+				s := with(sample.New(row, sample.Seconds, values(3, 0.001+handover, 0.02)), "bytes", fmt.Sprint(int(bytes)))
+				add(s)
+				add(with(sample.New(row+"/figure=handover", sample.Seconds, values(3, handover, 0.02)), "bytes", fmt.Sprint(int(bytes))))
+				if backend != "inproc" {
+					add(sample.New(row+"/figure=over", sample.Seconds, values(3, 0.0004*float64(i), 0.02)))
+					add(sample.New(row+"/figure=ratio", sample.Ratio, values(3, 1.1, 0.02)))
+				}
+			}
+		}
+		where := "backend=" + backend
+		if backend != "inproc" {
+			where += "/workers=4"
+			add(sample.New("cold/of=worker/backend="+backend+"/cache=filled", sample.Seconds, values(3, 0.05*float64(i), 0.02)))
+			add(sample.New("kill/to=next/backend="+backend+"/spare=0", sample.Seconds, values(3, 0.05*float64(i), 0.02)))
+		}
+		add(sample.New("fair/"+where+"/figure=alone", sample.Seconds, values(5, 0.001, 0.02)))
+		add(with(sample.New("fair/"+where+"/figure=beside", sample.Seconds, values(5, []float64{0.9, 0.0012, 0.0014}[i], 0.02)), "hogs", "3"))
+	}
+	add(sample.New("marshal/of=decoding/size=3.68MiB", sample.Seconds, []float64{0.03}))
+	add(sample.New("marshal/of=encoding/size=3.68MiB", sample.Seconds, []float64{0.02}))
 	return r
 }
 
@@ -160,7 +211,7 @@ func TestWrite(t *testing.T) {
 	if _, err := sample.Decode(bytes.NewReader(read("report.json"))); err != nil {
 		t.Errorf("report.json: %v", err)
 	}
-	for _, name := range []string{killPlot, guardPlot} {
+	for _, name := range []string{killPlot, guardPlot, gapsPlot, marshalPlot} {
 		img, err := png.Decode(bytes.NewReader(read("plots/" + name + ".png")))
 		if err != nil || img.Bounds().Dx() != 800 {
 			t.Errorf("%s.png: %v, want a picture 800 pixels wide", name, err)
@@ -181,6 +232,9 @@ func TestWrite(t *testing.T) {
 		for _, want := range map[string][]string{
 			killPlot:  {"Kill latency", "share of kills, %", "collector quiet", "called every 20 ms", "1 ms"},
 			guardPlot: {"Guard cost", "ratio to metering off", "metering on", "metering close-on-done", "reshape", "template"},
+			gapsPlot: {"Loop gaps over time", "time since the reshapes began, s", "gap of the loop", "in-process: done after 1.29 s, longest gap 967 ms",
+				"4 goroutine workers: done after 337 ms, no gap above 2 ms", "collector every 20 ms: done after 337 ms, longest gap 4.10 ms"},
+			marshalPlot: {"Marshalling", "size of the text", "handover, median", "in-process, in", "goroutine workers, out", "process workers, out", "1 MiB", "1 ms"},
 		}[name] {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s.svg does not say %q", name, want)
@@ -190,7 +244,7 @@ func TestWrite(t *testing.T) {
 
 	// A second run that has no kills leaves none of the first's plots, and
 	// nothing half written.
-	run.Samples = nil
+	run.Samples, run.Traces = nil, nil
 	if err := Write(dir, run); err != nil {
 		t.Fatal(err)
 	}

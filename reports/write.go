@@ -29,7 +29,7 @@ func Write(dir string, r sample.Run) error {
 		name   string
 		height vg.Length
 		make   func(sample.Run) (*plot.Plot, bool)
-	}{{killPlot, 320, killLatency}, {guardPlot, 360, guardCost}} {
+	}{{killPlot, 320, killLatency}, {guardPlot, 360, guardCost}, {gapsPlot, 320, loopGaps}, {marshalPlot, 380, marshalCost}} {
 		for _, format := range []string{"svg", "png"} {
 			p, ok := c.make(r) // drawn anew: drawing changes a plot
 			if !ok {

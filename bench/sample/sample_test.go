@@ -92,3 +92,33 @@ func TestEncodeDecode(t *testing.T) {
 		t.Errorf("another schema: got %v", err)
 	}
 }
+
+func TestTraces(t *testing.T) {
+	ok := Trace{Name: "gaps/of=reshapes/backend=pool", Seconds: 1.5, Gaps: [][2]float64{{0.5, 0.25}, {1, 0.003}}}
+	r := Run{Schema: Schema, Started: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), Samples: []Sample{}, Traces: []Trace{ok, {Name: "gaps", Gaps: [][2]float64{}}}}
+	b, err := Encode(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Decode(bytes.NewReader(b)); err != nil || !reflect.DeepEqual(got, r) {
+		t.Errorf("got %+v, %v, want %+v from\n%s", got, err, r, b)
+	}
+	if n := bytes.Count(b, []byte("0.25")); n != 1 || !bytes.Contains(b, []byte(`[[0.5,0.25],[1,0.003]]`)) {
+		t.Errorf("a trace is not one line in\n%s", b)
+	}
+	for _, c := range []struct {
+		traces []Trace
+		want   string
+	}{
+		{[]Trace{{Name: "a b"}}, "name"},
+		{[]Trace{{Name: "gaps", Seconds: -1}}, "finite"},
+		{[]Trace{{Name: "gaps", Seconds: math.NaN()}}, "finite"},
+		{[]Trace{{Name: "gaps", Gaps: [][2]float64{{0, math.Inf(1)}}}}, "finite"},
+		{[]Trace{{Name: "gaps", Gaps: [][2]float64{{-1, 1}}}}, "finite"},
+		{[]Trace{ok, ok}, "twice"},
+	} {
+		if err := (Run{Traces: c.traces}).Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: got %v, want a complaint about %q", c.traces, err, c.want)
+		}
+	}
+}

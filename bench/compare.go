@@ -82,16 +82,29 @@ func (m *meter) compare(places []place, f func(open map[place]*Instance) error) 
 // reshapeTime is how long one of the reshapes of the loop group is meant to take.
 const reshapeTime = 300 * time.Millisecond
 
-// reshapeTask is a CPU-bound reshape of about the wanted time on this machine.
-func (m *meter) reshapeTask(in *Instance, size workload.Size, want time.Duration) (t task, times int, err error) {
-	make := func(n int) (task, error) {
-		w := workload.Reshapes(n)
-		c, err := w.Case(size, m.plan.Seed)
-		return task{row: "workload=reshapes", size: size, req: engine.Request{Script: w.Script, Input: c.Input, Limits: roomy}, check: c.Check}, err
-	}
+// reshapeTask is a CPU-bound reshape of n rounds.
+func (m *meter) reshapeTask(n int) (task, error) {
+	w := workload.Reshapes(n)
+	c, err := w.Case(workload.Medium, m.plan.Seed)
+	return task{row: "workload=reshapes", req: engine.Request{Script: w.Script, Input: c.Input, Limits: roomy}, check: c.Check}, err
+}
+
+// shortTask is a short script without input, of n rounds.
+func (m *meter) shortTask(n int) (task, error) {
+	steps := n * 1000
+	return task{
+		row:   "script=short",
+		req:   engine.Request{Script: engine.Script{Source: fmt.Sprintf("let s = 0; for (let i = 0; i < %d; i++) s += i; s", steps)}, Limits: roomy},
+		check: isText(fmt.Sprint(steps * (steps - 1) / 2)),
+	}, nil
+}
+
+// sized picks the number of rounds with which a task takes about the wanted time
+// on this machine.
+func (m *meter) sized(in *Instance, want time.Duration, rounds func(n int) (task, error)) (t task, n int, err error) {
 	run := func(n int) (took time.Duration, err error) {
-		t, err := make(n)
-		for range 3 {
+		t, err := rounds(n)
+		for range 5 {
 			if err == nil {
 				var o engine.Outcome
 				o, _, err = m.eval(in, t)
@@ -112,12 +125,12 @@ func (m *meter) reshapeTask(in *Instance, size workload.Size, want time.Duration
 	if err != nil {
 		return t, 0, err
 	}
-	times = 1
+	n = 1
 	if per := (b - a) / (more - few); per > 0 {
-		times = max(1, min(int(want/per), 10_000))
+		n = max(1, min(int(want/per), 10_000))
 	}
-	t, err = make(times)
-	return t, times, err
+	t, err = rounds(n)
+	return t, n, err
 }
 
 // concurrently is how many reshapes the loop group has going.
@@ -191,7 +204,7 @@ func (m *meter) reshapes() error {
 	}
 	const nothing = "nothing" // an idle loop: the control of the machine
 	return m.compare(places, func(open map[place]*Instance) error {
-		t, times, err := m.reshapeTask(open[places[0]], workload.Medium, reshapeTime)
+		t, times, err := m.sized(open[places[0]], reshapeTime, m.reshapeTask)
 		if err != nil {
 			return err
 		}
@@ -327,7 +340,7 @@ func sizeName(n int) string {
 // dump: the way to the worker and back, the copy, and making the VM fresh again.
 func (m *meter) marshal() error {
 	places := m.offered(place{BackendInProcess, 0}, place{BackendPool, 1}, place{BackendProcess, 1})
-	sizes := []int{1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, recordBytes, 4 << 20, 16 << 20}
+	sizes := []int{1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, recordBytes, 16 << 20}
 	if m.plan.Quick {
 		sizes = []int{1 << 10, 1 << 20, recordBytes}
 	}
@@ -602,11 +615,11 @@ func (m *meter) fairness() error {
 		return nil
 	}
 	return m.compare(places, func(open map[place]*Instance) error {
-		hog, _, err := m.reshapeTask(open[places[0]], workload.Medium, reshapeTime)
+		hog, _, err := m.sized(open[places[0]], reshapeTime, m.reshapeTask)
 		if err != nil {
 			return err
 		}
-		short, times, err := m.reshapeTask(open[places[0]], workload.Small, shortTime)
+		short, times, err := m.sized(open[places[0]], shortTime, m.shortTask)
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ import (
 // What the hosts below take, in virtual time.
 const (
 	mediumRound = 5 * time.Millisecond // one reshape of medium size
-	smallRound  = 100 * time.Microsecond
+	shortRound  = 100 * time.Microsecond
 	startTime   = 80 * time.Millisecond // of a worker
 	killTime    = 3 * time.Millisecond
 	perMiB      = 1 << 20 * time.Nanosecond // of marshalling: a nanosecond a byte
@@ -29,11 +29,20 @@ const (
 // host makes backends that take exact virtual times: in-process on the caller's
 // goroutine, else on workers.
 type host struct {
-	t      *testing.T
-	spoil  func(Options, engine.Request, *engine.Outcome)
-	mu     sync.Mutex
-	open   int
-	opened []Options
+	t        *testing.T
+	reshaped []byte // the answer to every reshape
+	spoil    func(Options, engine.Request, *engine.Outcome)
+	mu       sync.Mutex
+	open     int
+	opened   []Options
+}
+
+func newHost(t *testing.T, spoil func(Options, engine.Request, *engine.Outcome)) *host {
+	c, err := workload.Reshapes(1).Case(workload.Medium, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &host{t: t, reshaped: c.Want, spoil: spoil}
 }
 
 func (h *host) suite(backends ...string) Suite {
@@ -85,19 +94,17 @@ func (b *hosted) Run(ctx context.Context, r engine.Request) (engine.Outcome, err
 	o := engine.Outcome{Class: engine.OK}
 	n, bytes := 0, len(r.Input)
 	_, loop, _ := strings.Cut(r.Script.Source, "let n = 1; n < ")
+	steps := 0
+	_, err := fmt.Sscanf(r.Script.Source, "let s = 0; for (let i = 0; i < %d;", &steps)
+	short := err == nil
 	switch _, err := fmt.Sscanf(loop, "%d;", &n); {
 	case err == nil:
-		round := mediumRound
-		for size, d := range map[workload.Size]time.Duration{workload.Medium: mediumRound, workload.Small: smallRound} {
-			c, err := workload.All()[0].Case(size, 7)
-			if err != nil {
-				b.host.t.Error(err)
-			}
-			if string(c.Input) == string(r.Input) {
-				round, o.Value = d, c.Want
-			}
-		}
-		o.Usage.Script = time.Duration(n) * round
+		o.Value = b.host.reshaped
+		o.Usage.Script = time.Duration(n) * mediumRound
+		time.Sleep(o.Usage.Script)
+	case short:
+		o.Value = fmt.Append(nil, steps*(steps-1)/2)
+		o.Usage.Script = time.Duration(steps) / 1000 * shortRound
 		time.Sleep(o.Usage.Script)
 	case slices.Contains(hogs, r.Script.Source):
 		r.OnScriptStart(time.Now())
@@ -130,7 +137,7 @@ func compared(t *testing.T, quick bool, group func(*meter) error, backends ...st
 	t.Helper()
 	var run sample.Run
 	synctest.Test(t, func(t *testing.T) {
-		h := &host{t: t}
+		h := newHost(t, nil)
 		m := &meter{ctx: t.Context(), suite: h.suite(backends...), plan: Plan{Quick: quick, Seed: 7}, open: map[string]*Instance{}}
 		if err := group(m); err != nil {
 			t.Fatal(err)
@@ -225,7 +232,7 @@ func TestMarshalHandover(t *testing.T) {
 		if backend == BackendInProcess {
 			continue
 		}
-		want(t, r, "marshal/dir=out/size=4MiB/backend="+backend+"/figure=over", mib*(times-1), 1e-6)
+		want(t, r, "marshal/dir=out/size=16MiB/backend="+backend+"/figure=over", mib*(times-1), 1e-6)
 		want(t, r, "marshal/dir=out/size=16MiB/backend="+backend+"/figure=ratio", (0.002+16*mib*times)/(0.002+16*mib), 1e-3)
 	}
 	if _, ok := r.Find("marshal/dir=in/size=1KiB/backend=pool/figure=over"); ok {
@@ -285,7 +292,7 @@ func TestComparesWhatIsOffered(t *testing.T) {
 	} {
 		for _, group := range groups {
 			synctest.Test(t, func(t *testing.T) {
-				h := &host{t: t}
+				h := newHost(t, nil)
 				s := h.suite(c.backends...)
 				m := &meter{ctx: t.Context(), suite: s, plan: Plan{Quick: true, Seed: 7}}
 				if err := group(m); err != nil {
@@ -341,10 +348,15 @@ func TestComparisonsFindFaults(t *testing.T) {
 				out.Class = engine.EngineFault
 			}
 		}, "workload=reshapes"},
+		{"a short script that is wrong", (*meter).fairness, func(o Options, r engine.Request, out *engine.Outcome) {
+			if o.Workers == 4 && out.Usage.Script < 2*time.Millisecond {
+				out.Value = []byte("0")
+			}
+		}, "script=short"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := &host{t: t, spoil: c.spoil}
+				h := newHost(t, c.spoil)
 				m := &meter{ctx: t.Context(), suite: h.suite(everyBackend...), plan: Plan{Seed: 7}}
 				err := c.group(m)
 				var wrong *WrongAnswer

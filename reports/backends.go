@@ -44,10 +44,14 @@ func (w *writer) figures(group string, keep func(sample.Sample) bool) (order []s
 func place(s sample.Sample) string {
 	for _, b := range backendNames {
 		if s.Key("backend") == b.backend {
-			if n := s.Key("workers"); n != "" {
+			switch n := s.Key("workers"); n {
+			case "":
+				return b.name
+			case "1":
+				return "1 " + strings.TrimSuffix(b.name, "s")
+			default:
 				return n + " " + b.name
 			}
-			return b.name
 		}
 	}
 	return s.Key("backend")

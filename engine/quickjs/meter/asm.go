@@ -140,10 +140,10 @@ func (w *rewriter) rewriteBody(i int, own bool) error {
 			charge(func() { a.i32(1) })
 		}
 	}
-	var previous instr
+	var previous, before instr
 	var fail error
 	err := walk(b.code, func(in instr, _, _ int) {
-		defer func() { previous = in }()
+		defer func() { before, previous = previous, in }()
 		keep := func() { a.raw(b.code[in.from:in.to]...) }
 		switch {
 		case in.op == opCall || in.op == opRefFunc:
@@ -156,7 +156,8 @@ func (w *rewriter) rewriteBody(i int, own bool) error {
 			keep()
 			charge(func() { a.i32(1) })
 			w.out.Loops++
-		case in.op == opGlobalSet && in.imm == w.sp && checks:
+		case in.op == opGlobalSet && in.imm == w.sp && checks && !(previous.op == opI32Add && before.op == opI32Const && before.imm > 0):
+			// (Adding a constant gives a frame back: it only goes up.)
 			used = true
 			w.out.StackWrites++
 			a.op(opLocalTee, t)

@@ -289,6 +289,7 @@ var faulty = []struct {
 	{"does not end builtins", []string{"wall-clock"}, after(says(".lastIndexOf.call({length:4294967295},2)"), becomes("ok", "-1"))},
 	{"gives the script a process", []string{"no-ambient-io", "class"}, after(says("process"), becomes("ok", `"object"`))},
 	{"reports no fuel for some", []string{"metering"}, after(labelled("limit:wallClock"), func(_ engine.Request, o *engine.Outcome) { o.Usage.Fuel = 0 })},
+	{"forgets the fuel of killed runs", []string{"metering"}, after(labelled("canceled"), func(_ engine.Request, o *engine.Outcome) { o.Usage.Fuel = 0 })},
 	{"reports random fuel", []string{"fuel-same"}, after(says(""), func(_ engine.Request, o *engine.Outcome) { o.Usage.Fuel += rand.Int64N(1 << 30) })},
 	{"reports fuel by history", []string{"fuel-same"}, func(<-chan struct{}) *spoiled {
 		var n atomic.Int64
@@ -502,4 +503,14 @@ func TestRunReportsFaults(t *testing.T) {
 			t.Errorf("output lacks %q:\n%s", want, out)
 		}
 	}
+}
+
+// TestUsageOfAnEndedWorker: who kills a process cannot ask it what it has used.
+func TestUsageOfAnEndedWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := after(labelled("canceled"), func(_ engine.Request, o *engine.Outcome) { o.Usage = engine.Usage{} })
+		for _, f := range Check(t.Context(), func(context.Context) (engine.Backend, error) { return ended(nil), nil }, Options{Cases: light()}) {
+			t.Error(f)
+		}
+	})
 }

@@ -333,7 +333,7 @@ func (m *meter) eval(i *Instance, t task) (engine.Outcome, time.Duration, error)
 	switch {
 	case err != nil:
 		return o, took, fmt.Errorf("bench: %s: %w", t.row, err)
-	case o.Class != engine.OK:
+	case o.Class != engine.ClassOK:
 		return o, took, &WrongAnswer{t.row, fmt.Errorf("ended as %s: %.200q", o.Label(), o.Message)}
 	}
 	if err := t.check(o.Value); err != nil {

@@ -54,11 +54,11 @@ func newParrot(t *testing.T) *parrot {
 }
 
 func (p *parrot) Run(_ context.Context, r engine.Request) (engine.Outcome, error) {
-	o := engine.Outcome{Class: engine.ScriptError, Usage: engine.Usage{Fuel: int64(len(r.Script.Source)), ImageBytes: 1 << 20, PeakMemoryBytes: 2 << 20}}
+	o := engine.Outcome{Class: engine.ClassScriptError, Usage: engine.Usage{Fuel: int64(len(r.Script.Source)), ImageBytes: 1 << 20, PeakMemoryBytes: 2 << 20}}
 	if answer, ok := p.answers[r.Script.Source+string(r.Input)]; ok {
-		o.Class, o.Value = engine.OK, []byte(answer)
+		o.Class, o.Value = engine.ClassOK, []byte(answer)
 	} else if text, ok := marshalled(r); ok {
-		o.Class, o.Value = engine.OK, text
+		o.Class, o.Value = engine.ClassOK, text
 	} else if class, ok := p.classes[r.Script.Source]; ok {
 		kind, guard, _ := strings.Cut(class, ":")
 		o.Class, o.Guard = engine.Class(kind), engine.Guard(guard)
@@ -247,7 +247,7 @@ func TestMeasureFindsFaults(t *testing.T) {
 		}, "workload=format/size=medium", ""},
 		{"a script error", func(r engine.Request, o *engine.Outcome) {
 			if isMedium(r) {
-				o.Class, o.Message = engine.ScriptError, "ReferenceError"
+				o.Class, o.Message = engine.ClassScriptError, "ReferenceError"
 			}
 		}, "ended as error", ""},
 		{"1+1 is 3", func(r engine.Request, o *engine.Outcome) {

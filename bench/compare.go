@@ -536,7 +536,7 @@ func (m *meter) killAndNext(in *Instance, hog string) (time.Duration, error) {
 			Script: engine.Script{Source: hog}, Limits: roomy,
 			OnScriptStart: func(time.Time) { once.Do(func() { close(started) }) },
 		})
-		if err == nil && o.Class != engine.Canceled {
+		if err == nil && o.Class != engine.ClassCanceled {
 			err = fmt.Errorf("the run to be killed ended as %s: %.200q", o.Label(), o.Message)
 		}
 		killed <- err

@@ -91,7 +91,7 @@ func (b *hosted) Run(ctx context.Context, r engine.Request) (engine.Outcome, err
 		warm = true
 		defer func() { b.workers <- warm }()
 	}
-	o := engine.Outcome{Class: engine.OK}
+	o := engine.Outcome{Class: engine.ClassOK}
 	n, bytes := 0, len(r.Input)
 	_, loop, _ := strings.Cut(r.Script.Source, "let n = 1; n < ")
 	steps := 0
@@ -110,7 +110,7 @@ func (b *hosted) Run(ctx context.Context, r engine.Request) (engine.Outcome, err
 		r.OnScriptStart(time.Now())
 		<-ctx.Done()
 		time.Sleep(killTime)
-		o.Class = engine.Canceled
+		o.Class = engine.ClassCanceled
 		warm = b.o.Backend != BackendProcess || b.o.Spare > 0
 	case r.Script.Source == "1+1":
 		o.Value = []byte("2")
@@ -336,8 +336,8 @@ func TestComparisonsFindFaults(t *testing.T) {
 			}
 		}, "marshal/dir=out/size=3.68MiB"},
 		{"a kill that does not kill", (*meter).next, func(_ Options, r engine.Request, out *engine.Outcome) {
-			if out.Class == engine.Canceled {
-				out.Class = engine.OK
+			if out.Class == engine.ClassCanceled {
+				out.Class = engine.ClassOK
 			}
 		}, "kill/to=next/backend=pool/spare=0"},
 		{"a cold worker that errs", (*meter).coldWorkers, func(_ Options, r engine.Request, out *engine.Outcome) {
@@ -345,7 +345,7 @@ func TestComparisonsFindFaults(t *testing.T) {
 		}, "cold/of=worker/backend=pool/cache=filled"},
 		{"a hog that fails", (*meter).fairness, func(o Options, r engine.Request, out *engine.Outcome) {
 			if o.Workers == 8 && out.Usage.Script > 100*time.Millisecond {
-				out.Class = engine.EngineFault
+				out.Class = engine.ClassEngineFault
 			}
 		}, "workload=reshapes"},
 		{"a short script that is wrong", (*meter).fairness, func(o Options, r engine.Request, out *engine.Outcome) {

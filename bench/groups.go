@@ -23,7 +23,7 @@ func isTwo(o engine.Outcome, err error) error {
 	if err != nil {
 		return err
 	}
-	if o.Class != engine.OK || string(o.Value) != "2" {
+	if o.Class != engine.ClassOK || string(o.Value) != "2" {
 		return fmt.Errorf("1+1 gave %s %.60q", o.Label(), o.Value)
 	}
 	return nil
@@ -328,7 +328,7 @@ func (m *meter) disturbance() error {
 				}
 				burn = func() error {
 					o, err := in.Backend.Run(m.ctx, req)
-					if err == nil && (o.Class != engine.OK || string(o.Value) != "true") {
+					if err == nil && (o.Class != engine.ClassOK || string(o.Value) != "true") {
 						err = &WrongAnswer{"loop/metering=" + mode, fmt.Errorf("the burner ended as %s: %.100q", o.Label(), o.Message)}
 					}
 					return err

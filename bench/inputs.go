@@ -36,9 +36,9 @@ func (m *meter) inputs() error {
 			switch {
 			case err != nil:
 				return false, fmt.Errorf("bench: input of shape %s: %w", s.name, err)
-			case o.Class == engine.OK && string(o.Value) == "true":
+			case o.Class == engine.ClassOK && string(o.Value) == "true":
 				return true, nil
-			case o.Class == engine.InputTooLarge, o.Class == engine.Limit && o.Guard == engine.Memory:
+			case o.Class == engine.ClassInputTooLarge, o.Class == engine.ClassLimit && o.Guard == engine.Memory:
 				return false, nil
 			}
 			return false, &WrongAnswer{"input/shape=" + s.name, fmt.Errorf("ended as %s: %.200q", o.Label(), o.Message)}

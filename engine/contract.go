@@ -55,13 +55,13 @@ type Class string
 
 // The classes of outcome.
 const (
-	OK                    Class = "ok"
-	ScriptError           Class = "error"                 // the script threw, did not parse, or its promise rejected or never settled
-	ResultNotSerializable Class = "resultNotSerializable" // the result is not JSON: function, symbol, cycle, BigInt
-	Limit                 Class = "limit"                 // a guard ended the script; Outcome.Guard says which
-	InputTooLarge         Class = "inputTooLarge"         // parsing the input overflowed the VM's memory
-	EngineFault           Class = "engineFault"           // a trap that no guard explains; the instance was discarded
-	Canceled              Class = "canceled"              // the caller's context ended the run; its cause says why
+	ClassOK                    Class = "ok"
+	ClassScriptError           Class = "error"                 // the script threw, did not parse, or its promise rejected or never settled
+	ClassResultNotSerializable Class = "resultNotSerializable" // the result is not JSON: function, symbol, cycle, BigInt
+	ClassLimit                 Class = "limit"                 // a guard ended the script; Outcome.Guard says which
+	ClassInputTooLarge         Class = "inputTooLarge"         // parsing the input overflowed the VM's memory
+	ClassEngineFault           Class = "engineFault"           // a trap that no guard explains; the instance was discarded
+	ClassCanceled              Class = "canceled"              // the caller's context ended the run; its cause says why
 )
 
 // Guard is a limit that ended a script.
@@ -98,7 +98,7 @@ type Outcome struct {
 // Label is the class with its guard, as corpora and reports name it:
 // "ok", "error", "limit:wallClock".
 func (o Outcome) Label() string {
-	if o.Class == Limit {
+	if o.Class == ClassLimit {
 		return string(o.Class) + ":" + string(o.Guard)
 	}
 	return string(o.Class)

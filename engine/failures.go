@@ -10,9 +10,7 @@ import (
 )
 
 // The failures of a call. Each type says whose fault it was and what to
-// change. Where the outcome class already owns the plain name, the type ends
-// in Failure: ScriptFailure, InputTooLargeFailure, EngineFailure,
-// CanceledFailure. Use errors.As; texts may change.
+// change. Use errors.As; texts may change.
 
 // ErrQueueFull is returned when a backend's queue holds as many runs as it may.
 var ErrQueueFull = errors.New("engine: the queue is full: send fewer calls at once, or raise the backend's MaxQueue")
@@ -70,9 +68,9 @@ func (e *InputNotSerializable) Error() string {
 	return "engine: the input cannot become JSON: " + e.Reason
 }
 
-// InputTooLargeFailure is an input that is over a limit. No rewrite of the
+// InputTooLarge is an input that is over a limit. No rewrite of the
 // script can mend it.
-type InputTooLargeFailure struct {
+type InputTooLarge struct {
 	Bytes int64 // length of the JSON text in UTF-8
 	Limit int64 // in bytes
 	// Field is the field of Limits that the input passed: MaxInputBytes, or
@@ -80,7 +78,7 @@ type InputTooLargeFailure struct {
 	Field string
 }
 
-func (e *InputTooLargeFailure) Error() string {
+func (e *InputTooLarge) Error() string {
 	if e.Field == "MemoryBytes" {
 		return fmt.Sprintf("engine: the input of %d bytes does not fit the VM's memory once parsed: send less, or raise Limits.MemoryBytes (%d)", e.Bytes, e.Limit)
 	}
@@ -118,15 +116,15 @@ func (e *ScriptTooLarge) Error() string {
 // Reason says in which way a script failed.
 type Reason string
 
-// The reasons of a ScriptFailure.
+// The reasons of a ScriptError.
 const (
 	Threw           Reason = "threw"                 // it threw, did not parse, or its promise rejected or never settled
 	NotSerializable Reason = "resultNotSerializable" // its result is a function, a symbol, a cycle or a BigInt
 	NotTranspilable Reason = "notTranspilable"       // the transpiler refused its source; nothing ran
 )
 
-// ScriptFailure is an error of the script itself.
-type ScriptFailure struct {
+// ScriptError is an error of the script itself.
+type ScriptError struct {
 	Reason Reason
 	// Message and JSStack are written by the script, or by the transpiler about
 	// it: data, at most 4 KiB each.
@@ -135,7 +133,7 @@ type ScriptFailure struct {
 	Line, Column int
 }
 
-func (e *ScriptFailure) Error() string {
+func (e *ScriptError) Error() string {
 	var at string
 	if e.Line > 0 {
 		at = fmt.Sprintf(" at line %d, column %d", e.Line, e.Column)
@@ -240,26 +238,26 @@ func (e *WorkerStartupError) Error() string {
 
 func (e *WorkerStartupError) Unwrap() error { return e.Err }
 
-// EngineFailure is a trap that no guard explains, or a backend that broke the
+// EngineFault is a trap that no guard explains, or a backend that broke the
 // contract. It is the host's fault, and nobody else's to mend.
-type EngineFailure struct {
+type EngineFault struct {
 	Message, JSStack string // data, at most 4 KiB each
 	Killed           bool
 }
 
-func (e *EngineFailure) Error() string {
+func (e *EngineFault) Error() string {
 	return "engine: fault of the engine, please report it with the script: " + quoted(e.Message)
 }
 
-// CanceledFailure is a call whose context ended it. It unwraps to the
+// Canceled is a call whose context ended it. It unwraps to the
 // context's cause.
-type CanceledFailure struct {
+type Canceled struct {
 	Cause error // context.Cause; never nil
 }
 
-func (e *CanceledFailure) Error() string { return "engine: the call was cancelled: " + e.Cause.Error() }
+func (e *Canceled) Error() string { return "engine: the call was cancelled: " + e.Cause.Error() }
 
-func (e *CanceledFailure) Unwrap() error { return e.Cause }
+func (e *Canceled) Unwrap() error { return e.Cause }
 
 // FailureOf turns the outcome of r, evaluated under ctx, into a failure; nil
 // for class OK. Every place that maps outcomes uses it, so that all agree.
@@ -267,25 +265,25 @@ func FailureOf(ctx context.Context, r Request, o Outcome) error {
 	l := r.Limits.WithDefaults()
 	msg, stack := cut(o.Message, maxGuestText), cut(o.JSStack, maxGuestText)
 	switch o.Class {
-	case OK:
+	case ClassOK:
 		return nil
-	case ScriptError:
+	case ClassScriptError:
 		if o.DuringSeed { // no line of the script has run
 			return &InputNotSerializable{Reason: msg}
 		}
-		return &ScriptFailure{Reason: Threw, Message: msg, JSStack: stack}
-	case ResultNotSerializable:
-		return &ScriptFailure{Reason: NotSerializable, Message: msg, JSStack: stack}
-	case InputTooLarge:
-		return &InputTooLargeFailure{Bytes: int64(len(r.Input)), Limit: l.MemoryBytes, Field: "MemoryBytes"}
-	case Canceled:
+		return &ScriptError{Reason: Threw, Message: msg, JSStack: stack}
+	case ClassResultNotSerializable:
+		return &ScriptError{Reason: NotSerializable, Message: msg, JSStack: stack}
+	case ClassInputTooLarge:
+		return &InputTooLarge{Bytes: int64(len(r.Input)), Limit: l.MemoryBytes, Field: "MemoryBytes"}
+	case ClassCanceled:
 		if cause := context.Cause(ctx); cause != nil {
-			return &CanceledFailure{cause}
+			return &Canceled{cause}
 		}
-		return &EngineFailure{Message: "the backend reported a cancelled run though its context lives"}
-	case EngineFault:
-		return &EngineFailure{Message: msg, JSStack: stack, Killed: o.Killed}
-	case Limit:
+		return &EngineFault{Message: "the backend reported a cancelled run though its context lives"}
+	case ClassEngineFault:
+		return &EngineFault{Message: msg, JSStack: stack, Killed: o.Killed}
+	case ClassLimit:
 		e := &LimitExceeded{Kind: o.Guard, Killed: o.Killed}
 		switch o.Guard {
 		case WallClock:
@@ -299,11 +297,11 @@ func FailureOf(ctx context.Context, r Request, o Outcome) error {
 		case Output:
 			e.Limit = l.MaxOutputBytes
 		default:
-			return &EngineFailure{Message: "the backend reported the unknown guard " + quoted(string(o.Guard))}
+			return &EngineFault{Message: "the backend reported the unknown guard " + quoted(string(o.Guard))}
 		}
 		return e
 	}
-	return &EngineFailure{Message: "the backend reported the unknown class " + quoted(string(o.Class))}
+	return &EngineFault{Message: "the backend reported the unknown class " + quoted(string(o.Class))}
 }
 
 // ScriptFault reports whether a rewrite of the script can mend err.
@@ -331,44 +329,44 @@ func Retryable(err error) bool {
 func Describe(err error) (label, failure string) {
 	var (
 		notSerial *InputNotSerializable
-		large     *InputTooLargeFailure
+		large     *InputTooLarge
 		missing   *ScriptMissing
 		long      *ScriptTooLarge
-		script    *ScriptFailure
+		script    *ScriptError
 		limit     *LimitExceeded
 		shape     *ShapeMismatch
 		startup   *WorkerStartupError
-		fault     *EngineFailure
-		canceled  *CanceledFailure
+		fault     *EngineFault
+		canceled  *Canceled
 		usage     *UsageError
 	)
 	switch {
 	case err == nil:
-		return string(OK), ""
+		return string(ClassOK), ""
 	// What wraps a cause comes first: a cause may be any error, one of these too.
 	case errors.As(err, &canceled):
-		return string(Canceled), "Canceled"
+		return string(ClassCanceled), "Canceled"
 	case errors.As(err, &startup):
 		return "startup", "WorkerStartupError"
 	case errors.As(err, &notSerial):
 		return "inputNotSerializable", "InputNotSerializable"
 	case errors.As(err, &large):
-		return string(InputTooLarge), "InputTooLarge"
+		return string(ClassInputTooLarge), "InputTooLarge"
 	case errors.As(err, &missing):
 		return "scriptMissing", "ScriptMissing"
 	case errors.As(err, &long):
 		return "scriptTooLarge", "ScriptTooLarge"
 	case errors.As(err, &script):
 		if script.Reason == NotSerializable {
-			return string(ResultNotSerializable), "ScriptError"
+			return string(ClassResultNotSerializable), "ScriptError"
 		}
-		return string(ScriptError), "ScriptError"
+		return string(ClassScriptError), "ScriptError"
 	case errors.As(err, &limit):
-		return Outcome{Class: Limit, Guard: limit.Kind}.Label(), "LimitExceeded"
+		return Outcome{Class: ClassLimit, Guard: limit.Kind}.Label(), "LimitExceeded"
 	case errors.As(err, &shape):
 		return "shapeMismatch", "ShapeMismatch"
 	case errors.As(err, &fault):
-		return string(EngineFault), "EngineFault"
+		return string(ClassEngineFault), "EngineFault"
 	case errors.As(err, &usage):
 		return "usage", "UsageError"
 	case errors.Is(err, ErrQueueFull):
@@ -376,7 +374,7 @@ func Describe(err error) (label, failure string) {
 	case errors.Is(err, ErrClosed):
 		return "closed", "Closed"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return string(Canceled), "Canceled"
+		return string(ClassCanceled), "Canceled"
 	}
 	return "host", ""
 }

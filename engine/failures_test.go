@@ -20,20 +20,20 @@ func TestFailureOf(t *testing.T) {
 		label, failure string
 		script, retry  bool
 	}{
-		{Outcome{Class: OK}, nil, "ok", "", false, false},
-		{Outcome{Class: ScriptError, Message: "m", JSStack: "s"}, &ScriptFailure{Reason: Threw, Message: "m", JSStack: "s"}, "error", "ScriptError", true, false},
-		{Outcome{Class: ResultNotSerializable, Message: "m"}, &ScriptFailure{Reason: NotSerializable, Message: "m"}, "resultNotSerializable", "ScriptError", true, false},
-		{Outcome{Class: InputTooLarge, DuringSeed: true}, &InputTooLargeFailure{5, DefaultMemoryBytes, "MemoryBytes"}, "inputTooLarge", "InputTooLarge", false, false},
-		{Outcome{Class: EngineFault, Message: "trap", Killed: true}, &EngineFailure{"trap", "", true}, "engineFault", "EngineFault", false, false},
-		{Outcome{Class: Limit, Guard: WallClock, Killed: true}, &LimitExceeded{WallClock, int64(time.Second), int64(6 * time.Second), true}, "limit:wallClock", "LimitExceeded", true, false},
-		{Outcome{Class: Limit, Guard: Fuel}, &LimitExceeded{Fuel, 10, 11, false}, "limit:fuel", "LimitExceeded", true, false},
-		{Outcome{Class: Limit, Guard: Memory}, &LimitExceeded{Memory, DefaultMemoryBytes, 20, false}, "limit:memory", "LimitExceeded", true, false},
-		{Outcome{Class: Limit, Guard: Stack}, &LimitExceeded{Stack, 1 << 16, 40, false}, "limit:stack", "LimitExceeded", true, false},
-		{Outcome{Class: Limit, Guard: Output}, &LimitExceeded{Output, DefaultMaxOutputBytes, 0, false}, "limit:output", "LimitExceeded", true, false},
+		{Outcome{Class: ClassOK}, nil, "ok", "", false, false},
+		{Outcome{Class: ClassScriptError, Message: "m", JSStack: "s"}, &ScriptError{Reason: Threw, Message: "m", JSStack: "s"}, "error", "ScriptError", true, false},
+		{Outcome{Class: ClassResultNotSerializable, Message: "m"}, &ScriptError{Reason: NotSerializable, Message: "m"}, "resultNotSerializable", "ScriptError", true, false},
+		{Outcome{Class: ClassInputTooLarge, DuringSeed: true}, &InputTooLarge{5, DefaultMemoryBytes, "MemoryBytes"}, "inputTooLarge", "InputTooLarge", false, false},
+		{Outcome{Class: ClassEngineFault, Message: "trap", Killed: true}, &EngineFault{"trap", "", true}, "engineFault", "EngineFault", false, false},
+		{Outcome{Class: ClassLimit, Guard: WallClock, Killed: true}, &LimitExceeded{WallClock, int64(time.Second), int64(6 * time.Second), true}, "limit:wallClock", "LimitExceeded", true, false},
+		{Outcome{Class: ClassLimit, Guard: Fuel}, &LimitExceeded{Fuel, 10, 11, false}, "limit:fuel", "LimitExceeded", true, false},
+		{Outcome{Class: ClassLimit, Guard: Memory}, &LimitExceeded{Memory, DefaultMemoryBytes, 20, false}, "limit:memory", "LimitExceeded", true, false},
+		{Outcome{Class: ClassLimit, Guard: Stack}, &LimitExceeded{Stack, 1 << 16, 40, false}, "limit:stack", "LimitExceeded", true, false},
+		{Outcome{Class: ClassLimit, Guard: Output}, &LimitExceeded{Output, DefaultMaxOutputBytes, 0, false}, "limit:output", "LimitExceeded", true, false},
 		// A backend that breaks the contract is never the script's fault.
-		{Outcome{Class: Limit, Guard: "luck"}, &EngineFailure{Message: `the backend reported the unknown guard "luck"`}, "engineFault", "EngineFault", false, false},
-		{Outcome{}, &EngineFailure{Message: `the backend reported the unknown class ""`}, "engineFault", "EngineFault", false, false},
-		{Outcome{Class: Canceled}, &EngineFailure{Message: "the backend reported a cancelled run though its context lives"}, "engineFault", "EngineFault", false, false},
+		{Outcome{Class: ClassLimit, Guard: "luck"}, &EngineFault{Message: `the backend reported the unknown guard "luck"`}, "engineFault", "EngineFault", false, false},
+		{Outcome{}, &EngineFault{Message: `the backend reported the unknown class ""`}, "engineFault", "EngineFault", false, false},
+		{Outcome{Class: ClassCanceled}, &EngineFault{Message: "the backend reported a cancelled run though its context lives"}, "engineFault", "EngineFault", false, false},
 	}
 	for _, tt := range tests {
 		tt.o.Usage = u
@@ -67,14 +67,14 @@ func TestDescribeTheRest(t *testing.T) {
 		retry          bool
 	}{
 		{&InputNotSerializable{}, "inputNotSerializable", "InputNotSerializable", false},
-		{&InputTooLargeFailure{}, "inputTooLarge", "InputTooLarge", false},
+		{&InputTooLarge{}, "inputTooLarge", "InputTooLarge", false},
 		{&ScriptMissing{}, "scriptMissing", "ScriptMissing", false},
 		{&ScriptMissing{Erased: true}, "scriptMissing", "ScriptMissing", false},
 		{&ScriptTooLarge{}, "scriptTooLarge", "ScriptTooLarge", false},
-		{&ScriptFailure{Reason: NotTranspilable}, "error", "ScriptError", false},
+		{&ScriptError{Reason: NotTranspilable}, "error", "ScriptError", false},
 		{&WorkerStartupError{Phase: PhaseCompile}, "startup", "WorkerStartupError", true},
-		{&WorkerStartupError{Phase: PhaseStart, Err: &ScriptFailure{}}, "startup", "WorkerStartupError", true},
-		{&CanceledFailure{&WorkerStartupError{}}, "canceled", "Canceled", false},
+		{&WorkerStartupError{Phase: PhaseStart, Err: &ScriptError{}}, "startup", "WorkerStartupError", true},
+		{&Canceled{&WorkerStartupError{}}, "canceled", "Canceled", false},
 		{context.DeadlineExceeded, "canceled", "Canceled", false},
 		{ErrQueueFull, "queueFull", "QueueFull", false},
 		{ErrClosed, "closed", "Closed", false},
@@ -101,12 +101,12 @@ func TestErrorTexts(t *testing.T) {
 		err  error
 		want []string
 	}{
-		{&InputTooLargeFailure{9, 8, "MaxInputBytes"}, []string{"9 bytes", "raise Limits.MaxInputBytes (8)"}},
-		{&InputTooLargeFailure{9, 8, "MemoryBytes"}, []string{"parsed", "raise Limits.MemoryBytes (8)"}},
+		{&InputTooLarge{9, 8, "MaxInputBytes"}, []string{"9 bytes", "raise Limits.MaxInputBytes (8)"}},
+		{&InputTooLarge{9, 8, "MemoryBytes"}, []string{"parsed", "raise Limits.MemoryBytes (8)"}},
 		{&ScriptTooLarge{"a", 9, 8}, []string{`"a"`, "Limits.MaxScriptBytes (8)"}},
 		{&ScriptMissing{Ref: "a"}, []string{`no script "a"`}},
 		{&ScriptMissing{Ref: "a", Erased: true}, []string{`"a" was erased`}},
-		{&ScriptFailure{Reason: NotTranspilable, Message: "m", Line: 2, Column: 3}, []string{"line 2, column 3", `"m"`}},
+		{&ScriptError{Reason: NotTranspilable, Message: "m", Line: 2, Column: 3}, []string{"line 2, column 3", `"m"`}},
 		{&LimitExceeded{Kind: WallClock, Limit: 5e7, Used: 6e7}, []string{"Limits.WallClock (50ms, used 60ms)"}},
 		{&LimitExceeded{Kind: Fuel, Limit: 5, Used: 6}, []string{"Limits.Fuel (5 units, used 6 units)"}},
 		{&LimitExceeded{Kind: Stack}, []string{"Limits.StackBytes (the backend's own)"}},
@@ -128,13 +128,13 @@ func TestErrorTexts(t *testing.T) {
 // Whatever the guest writes, a failure and its text stay small, quoted and UTF-8.
 func TestGuestTextIsBounded(t *testing.T) {
 	long := strings.Repeat("é\x1b[31m", 1<<20)
-	for _, class := range []Class{ScriptError, ResultNotSerializable, EngineFault, Class(long)} {
+	for _, class := range []Class{ClassScriptError, ClassResultNotSerializable, ClassEngineFault, Class(long)} {
 		err := FailureOf(t.Context(), Request{}, Outcome{Class: class, Message: long, JSStack: long})
 		text := err.Error()
 		if len(text) > 1500 || !utf8.ValidString(text) || strings.Contains(text, "\x1b") {
 			t.Errorf("%.20s: text of %d bytes is not bounded and quoted", class, len(text))
 		}
-		var e *ScriptFailure
+		var e *ScriptError
 		if errors.As(err, &e) && (len(e.Message) > 4<<10 || len(e.JSStack) > 4<<10 || !utf8.ValidString(e.Message)) {
 			t.Errorf("%s: message of %d bytes", class, len(e.Message))
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // A Transpiler turns a script into JavaScript before it runs. The error is a
-// *ScriptFailure with reason NotTranspilable when the source is at fault. It
+// *ScriptError with reason NotTranspilable when the source is at fault. It
 // must be safe for concurrent use; engine/typescript is one.
 type Transpiler interface {
 	Transpile(ctx context.Context, s Script) (Script, error)
@@ -135,7 +135,7 @@ func NewSandbox(b Backend, s Spec) (*Sandbox, error) {
 func (s *Sandbox) Eval(ctx context.Context, c Call) (Result, error) {
 	r := Request{Limits: s.limits}
 	if err := context.Cause(ctx); err != nil {
-		return Result{}, &CanceledFailure{err}
+		return Result{}, &Canceled{err}
 	}
 	switch {
 	case c.ScriptRef == "":
@@ -150,7 +150,7 @@ func (s *Sandbox) Eval(ctx context.Context, c Call) (Result, error) {
 		return Result{}, err
 	}
 	if n := int64(len(r.Input)); n > s.limits.MaxInputBytes {
-		return Result{}, &InputTooLargeFailure{Bytes: n, Limit: s.limits.MaxInputBytes, Field: "MaxInputBytes"}
+		return Result{}, &InputTooLarge{Bytes: n, Limit: s.limits.MaxInputBytes, Field: "MaxInputBytes"}
 	}
 	if r.Script, err = s.script(ctx, c); err != nil {
 		return Result{}, err
@@ -163,7 +163,7 @@ func (s *Sandbox) Eval(ctx context.Context, c Call) (Result, error) {
 	if err := c.Shape.Check(res.Value); err != nil {
 		var mismatch *ShapeMismatch
 		if !errors.As(err, &mismatch) {
-			err = &EngineFailure{Message: cut("the result could not be judged: "+err.Error(), maxGuestText)}
+			err = &EngineFault{Message: cut("the result could not be judged: "+err.Error(), maxGuestText)}
 		}
 		return res, err
 	}
@@ -219,7 +219,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return &CanceledFailure{context.Cause(ctx)}
+		return &Canceled{context.Cause(ctx)}
 	}
 }
 
@@ -230,7 +230,7 @@ func canceledOr(ctx context.Context, err error) error {
 		return err
 	}
 	if errors.Is(err, ctx.Err()) || errors.Is(err, cause) {
-		return &CanceledFailure{cause}
+		return &Canceled{cause}
 	}
 	return err
 }

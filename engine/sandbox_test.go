@@ -29,7 +29,7 @@ func (f *fake) Run(ctx context.Context, r Request) (Outcome, error) {
 	n := len(f.reqs)
 	f.mu.Unlock()
 	if f.run == nil {
-		return Outcome{Class: OK, Value: r.Input}, nil
+		return Outcome{Class: ClassOK, Value: r.Input}, nil
 	}
 	return f.run(ctx, n, r)
 }
@@ -162,7 +162,7 @@ func TestInputSerialisedOnce(t *testing.T) {
 		if n < 3 {
 			return Outcome{}, &WorkerStartupError{Phase: PhaseStart}
 		}
-		return Outcome{Class: OK}, nil
+		return Outcome{Class: ClassOK}, nil
 	}}
 	sb := newSandbox(t, f, Spec{Retry: &Retry{Max: 2}})
 	if _, err := sb.Eval(t.Context(), Call{Input: counted{&n}}); err != nil {
@@ -184,12 +184,12 @@ func TestSizes(t *testing.T) {
 	input := func(v any, wantBytes int64) {
 		t.Helper()
 		_, err := sb.Eval(t.Context(), Call{Input: v})
-		var e *InputTooLargeFailure
+		var e *InputTooLarge
 		if wantBytes == 0 {
 			if err != nil {
 				t.Errorf("%q: %v", v, err)
 			}
-		} else if !errors.As(err, &e) || *e != (InputTooLargeFailure{wantBytes, 8, "MaxInputBytes"}) {
+		} else if !errors.As(err, &e) || *e != (InputTooLarge{wantBytes, 8, "MaxInputBytes"}) {
 			t.Errorf("%q: got %v, want %d bytes over 8", v, err, wantBytes)
 		}
 	}
@@ -230,7 +230,7 @@ func TestOrderOfChecks(t *testing.T) {
 	note := func(s string) { reached = append(reached, s) }
 	f := &fake{run: func(context.Context, int, Request) (Outcome, error) {
 		note("backend")
-		return Outcome{Class: OK, Value: json.RawMessage("1")}, nil
+		return Outcome{Class: ClassOK, Value: json.RawMessage("1")}, nil
 	}}
 	source := ""
 	spec := Spec{
@@ -245,7 +245,7 @@ func TestOrderOfChecks(t *testing.T) {
 		Transpile: transpileFunc(func(s Script) (Script, error) {
 			note("transpile")
 			if s.Source == "bad" {
-				return s, &ScriptFailure{Reason: NotTranspilable}
+				return s, &ScriptError{Reason: NotTranspilable}
 			}
 			s.Source = "a source that is longer than the limit"
 			return s, nil
@@ -361,7 +361,7 @@ func TestRetry(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fake{run: func(_ context.Context, n int, _ Request) (Outcome, error) {
 					if n == tt.good {
-						return Outcome{Class: OK}, nil
+						return Outcome{Class: ClassOK}, nil
 					}
 					return Outcome{}, tt.err
 				}}
@@ -376,7 +376,7 @@ func TestRetry(t *testing.T) {
 		})
 	}
 
-	for _, class := range []Class{ScriptError, ResultNotSerializable, Limit, InputTooLarge, EngineFault} {
+	for _, class := range []Class{ClassScriptError, ClassResultNotSerializable, ClassLimit, ClassInputTooLarge, ClassEngineFault} {
 		f := &fake{run: func(context.Context, int, Request) (Outcome, error) {
 			return Outcome{Class: class, Guard: Fuel}, nil
 		}}
@@ -481,7 +481,7 @@ func TestCanceled(t *testing.T) {
 	}
 	check("before anything", nil, 0)
 	check("store", nil, 0)
-	check("outcome", func(context.Context) (Outcome, error) { return Outcome{Class: Canceled}, nil }, 1)
+	check("outcome", func(context.Context) (Outcome, error) { return Outcome{Class: ClassCanceled}, nil }, 1)
 	check("context error", func(ctx context.Context) (Outcome, error) { return Outcome{}, fmt.Errorf("queued: %w", ctx.Err()) }, 1)
 	check("cause as error", func(ctx context.Context) (Outcome, error) { return Outcome{}, context.Cause(ctx) }, 1)
 
@@ -494,7 +494,7 @@ func TestCanceled(t *testing.T) {
 }
 
 func TestResultTellsTheOutcomeOfAFailure(t *testing.T) {
-	o := Outcome{Class: Limit, Guard: Fuel, Killed: true, Message: "m", Usage: Usage{Fuel: 9}}
+	o := Outcome{Class: ClassLimit, Guard: Fuel, Killed: true, Message: "m", Usage: Usage{Fuel: 9}}
 	f := &fake{run: func(context.Context, int, Request) (Outcome, error) { return o, nil }}
 	res, err := newSandbox(t, f, Spec{Limits: Limits{Fuel: 8}}).Eval(t.Context(), Call{})
 	var e *LimitExceeded
@@ -509,7 +509,7 @@ func TestResultTellsTheOutcomeOfAFailure(t *testing.T) {
 func TestShape(t *testing.T) {
 	value := json.RawMessage(`{"a":1}`)
 	f := &fake{run: func(context.Context, int, Request) (Outcome, error) {
-		return Outcome{Class: OK, Value: value}, nil
+		return Outcome{Class: ClassOK, Value: value}, nil
 	}}
 	sb := newSandbox(t, f, Spec{})
 	eval := func(judge error) (json.RawMessage, error) {
@@ -527,16 +527,16 @@ func TestShape(t *testing.T) {
 	if _, err := eval(mismatch); err != mismatch {
 		t.Errorf("got %v, want the mismatch", err)
 	}
-	var fault *EngineFailure
+	var fault *EngineFault
 	if _, err := eval(errors.New("not JSON")); !errors.As(err, &fault) {
-		t.Errorf("got %v, want an EngineFailure", err)
+		t.Errorf("got %v, want an EngineFault", err)
 	}
 	value = nil
 	if saw, _ := eval(mismatch); saw != nil {
 		t.Errorf("an absent result reached the shape as %q", saw)
 	}
 
-	failing := &fake{run: func(context.Context, int, Request) (Outcome, error) { return Outcome{Class: ScriptError}, nil }}
+	failing := &fake{run: func(context.Context, int, Request) (Outcome, error) { return Outcome{Class: ClassScriptError}, nil }}
 	_, err := newSandbox(t, failing, Spec{}).Eval(t.Context(), Call{Shape: shapeFunc(func(json.RawMessage) error {
 		t.Error("the result of a failed script was judged")
 		return nil
@@ -562,9 +562,9 @@ func TestSandboxHammer(t *testing.T) {
 			flips.Add(1)
 			return Outcome{}, &WorkerStartupError{Phase: PhaseStart}
 		case ctx.Err() != nil:
-			return Outcome{Class: Canceled}, nil
+			return Outcome{Class: ClassCanceled}, nil
 		}
-		return Outcome{Class: OK, Value: json.RawMessage(r.Script.Source + string(r.Input))}, nil
+		return Outcome{Class: ClassOK, Value: json.RawMessage(r.Script.Source + string(r.Input))}, nil
 	})
 	sb := newSandbox(t, f, Spec{Scripts: store, Retry: &Retry{Max: 1000}})
 	const workers, each = 8, 200

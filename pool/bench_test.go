@@ -25,7 +25,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 				if r.OnFinished != nil {
 					r.OnFinished(time.Now())
 				}
-				return engine.Outcome{Class: engine.OK, Value: value}
+				return engine.Outcome{Class: engine.ClassOK, Value: value}
 			}), nil
 		}
 		req := engine.Request{Input: make([]byte, size)}

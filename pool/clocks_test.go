@@ -407,7 +407,7 @@ func TestGoneCallerIsSkipped(t *testing.T) {
 			} else {
 				evals.Add(1)
 			}
-			return engine.Outcome{Class: engine.OK}
+			return engine.Outcome{Class: engine.ClassOK}
 		}), nil
 	}, pool.Options{Count: 1, ColdStart: time.Hour, StartupLiveness: time.Hour, KillWait: time.Hour})
 	if err != nil {
@@ -542,7 +542,7 @@ func TestVMSeesTheCallersValues(t *testing.T) {
 	p, err := pool.New(func(context.Context) (engine.VM, error) {
 		return evalFunc(func(ctx context.Context, _ engine.Request) engine.Outcome {
 			got, done = ctx.Value(key{}), ctx.Done()
-			return engine.Outcome{Class: engine.OK}
+			return engine.Outcome{Class: engine.ClassOK}
 		}), nil
 	}, pool.DefaultOptions())
 	if err != nil {

@@ -33,7 +33,7 @@ func (w *vmWorker) warm(ctx context.Context) (err error) {
 func (w *vmWorker) eval(ctx context.Context, r engine.Request) (out engine.Outcome, _ error) {
 	defer func() {
 		if v := recover(); v != nil {
-			out = engine.Outcome{Class: engine.EngineFault, Message: cut(panicError("the VM", v).Error())}
+			out = engine.Outcome{Class: engine.ClassEngineFault, Message: cut(panicError("the VM", v).Error())}
 		}
 	}()
 	return w.vm.Eval(ctx, r), nil

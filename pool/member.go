@@ -171,7 +171,7 @@ func (m *member) finish(r *run, out engine.Outcome, err error) *run {
 	m.disarm()
 	dead := err != nil || r.killed == byStart
 	out, err = r.verdict(out, err)
-	if dead || out.Class == engine.EngineFault {
+	if dead || out.Class == engine.ClassEngineFault {
 		m.replace()
 		p.settle(r, out, err)
 		p.dispatch()
@@ -358,10 +358,10 @@ func (r *run) onFinished(forward func(time.Time)) func(time.Time) {
 func (r *run) verdict(out engine.Outcome, err error) (engine.Outcome, error) {
 	if err == nil {
 		if fault := r.fault(out); fault != "" {
-			out = engine.Outcome{Class: engine.EngineFault, Message: fault, Usage: out.Usage}
+			out = engine.Outcome{Class: engine.ClassEngineFault, Message: fault, Usage: out.Usage}
 		}
 	}
-	complete := err == nil && out.Class != engine.Canceled
+	complete := err == nil && out.Class != engine.ClassCanceled
 	switch {
 	case r.killed == byHardKill:
 		return r.hardKilled(out.Usage), nil
@@ -381,7 +381,7 @@ func (r *run) verdict(out engine.Outcome, err error) (engine.Outcome, error) {
 		r.pool.stats.StartupFailures++
 		return engine.Outcome{}, &engine.WorkerStartupError{Phase: engine.PhaseStart, Err: err}
 	default:
-		return engine.Outcome{Class: engine.EngineFault, Message: cut("pool: the worker died during the evaluation: " + err.Error())}, nil
+		return engine.Outcome{Class: engine.ClassEngineFault, Message: cut("pool: the worker died during the evaluation: " + err.Error())}, nil
 	}
 }
 
@@ -405,25 +405,25 @@ func (r *run) hardKilled(usage engine.Usage) engine.Outcome {
 	if usage.Overrun == 0 {
 		usage.Overrun = ran - r.wall
 	}
-	return engine.Outcome{Class: engine.Limit, Guard: engine.WallClock, Killed: true, Message: errHardKill.Error(), Usage: usage}
+	return engine.Outcome{Class: engine.ClassLimit, Guard: engine.WallClock, Killed: true, Message: errHardKill.Error(), Usage: usage}
 }
 
 func (r *run) canceled() engine.Outcome {
-	return engine.Outcome{Class: engine.Canceled, Killed: true, DuringSeed: r.phase == starting, Message: cut(fmt.Sprint(context.Cause(r.ctx)))}
+	return engine.Outcome{Class: engine.ClassCanceled, Killed: true, DuringSeed: r.phase == starting, Message: cut(fmt.Sprint(context.Cause(r.ctx)))}
 }
 
 // fault says what is impossible in an outcome.
 func (r *run) fault(out engine.Outcome) string {
 	switch out.Class {
-	case engine.OK, engine.ScriptError, engine.ResultNotSerializable, engine.InputTooLarge, engine.EngineFault:
+	case engine.ClassOK, engine.ClassScriptError, engine.ClassResultNotSerializable, engine.ClassInputTooLarge, engine.ClassEngineFault:
 		return ""
-	case engine.Limit:
+	case engine.ClassLimit:
 		switch out.Guard {
 		case engine.WallClock, engine.Fuel, engine.Memory, engine.Stack, engine.Output:
 			return ""
 		}
 		return fmt.Sprintf("pool: the VM reported a limit with the unknown guard %.40q", out.Guard)
-	case engine.Canceled:
+	case engine.ClassCanceled:
 		if r.killed != nobody {
 			return ""
 		}

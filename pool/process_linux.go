@@ -313,7 +313,7 @@ func (w *process) eval(ctx context.Context, r engine.Request) (engine.Outcome, e
 		return engine.Outcome{}, w.broken
 	}
 	if ctx.Err() != nil { // it has not begun: no reason to kill the process
-		return engine.Outcome{Class: engine.Canceled, Killed: true, DuringSeed: true, Message: cut(fmt.Sprint(context.Cause(ctx)))}, nil
+		return engine.Outcome{Class: engine.ClassCanceled, Killed: true, DuringSeed: true, Message: cut(fmt.Sprint(context.Cause(ctx)))}, nil
 	}
 	stop := context.AfterFunc(ctx, w.kill)
 	out, err := w.exchange(r)

@@ -44,7 +44,7 @@ func mortals(t *testing.T, script func(context.Context, engine.Request) (engine.
 func TestIdleWorkerThatDiesIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, made, closed, ended := mortals(t, func(context.Context, engine.Request) (engine.Outcome, error) {
-			return engine.Outcome{Class: engine.OK}, nil
+			return engine.Outcome{Class: engine.ClassOK}, nil
 		})
 		if err := p.Warm(t.Context()); err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestIdleWorkerThatDiesIsReplaced(t *testing.T) {
 		if s := p.Stats(); s.Replaced != 1 || s.Idle != 1 || s.Leaving != 0 || len(*made) != 2 || *closed != 1 {
 			t.Errorf("got %+v, %d made, %d closed; want a new idle worker in place of the closed one", s, len(*made), *closed)
 		}
-		if out, err := p.Run(t.Context(), engine.Request{}); out.Class != engine.OK || err != nil {
+		if out, err := p.Run(t.Context(), engine.Request{}); out.Class != engine.ClassOK || err != nil {
 			t.Errorf("the next run: got %+v, %v", out, err)
 		}
 		for range 2 {

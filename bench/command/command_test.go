@@ -96,11 +96,11 @@ func TestEvalLine(t *testing.T) {
 		want    string
 		code    int
 	}{
-		{"ok", engine.Outcome{Class: engine.OK, Value: json.RawMessage(`{"a": "<>"}`)}, `{"class":"ok","value":{"a":"<>"},`, 0},
-		{"absent", engine.Outcome{Class: engine.OK}, `{"class":"ok",`, 0},
-		{"error", engine.Outcome{Class: engine.ScriptError, Message: "a\nb", JSStack: "at x"}, `{"class":"error","message":"a\nb","js_stack":"at x","failure":"ScriptError",`, 1},
-		{"no JSON", engine.Outcome{Class: engine.ResultNotSerializable, Message: "m"}, `{"class":"resultNotSerializable","message":"m","failure":"ScriptError",`, 1},
-		{"fault", engine.Outcome{Class: engine.EngineFault, Message: "trap", Killed: true}, `{"class":"engineFault","killed":true,"message":"trap","failure":"EngineFault",`, 1},
+		{"ok", engine.Outcome{Class: engine.ClassOK, Value: json.RawMessage(`{"a": "<>"}`)}, `{"class":"ok","value":{"a":"<>"},`, 0},
+		{"absent", engine.Outcome{Class: engine.ClassOK}, `{"class":"ok",`, 0},
+		{"error", engine.Outcome{Class: engine.ClassScriptError, Message: "a\nb", JSStack: "at x"}, `{"class":"error","message":"a\nb","js_stack":"at x","failure":"ScriptError",`, 1},
+		{"no JSON", engine.Outcome{Class: engine.ClassResultNotSerializable, Message: "m"}, `{"class":"resultNotSerializable","message":"m","failure":"ScriptError",`, 1},
+		{"fault", engine.Outcome{Class: engine.ClassEngineFault, Message: "trap", Killed: true}, `{"class":"engineFault","killed":true,"message":"trap","failure":"EngineFault",`, 1},
 	} {
 		c.outcome.Usage = u
 		code, stdout, stderr := run(t, &canned{outcome: c.outcome}, "1", "eval", "--script", "-")
@@ -110,14 +110,14 @@ func TestEvalLine(t *testing.T) {
 	}
 
 	// The message of a limit is ours and says what to raise.
-	_, stdout, _ := run(t, &canned{outcome: engine.Outcome{Class: engine.Limit, Guard: engine.Memory, Message: "null", Killed: true}}, "1", "eval", "--script", "-")
+	_, stdout, _ := run(t, &canned{outcome: engine.Outcome{Class: engine.ClassLimit, Guard: engine.Memory, Message: "null", Killed: true}}, "1", "eval", "--script", "-")
 	if !strings.HasPrefix(stdout, `{"class":"limit:memory","guard":"memory","killed":true,"message":"engine: `) || !strings.Contains(stdout, `MemoryBytes`) || !strings.Contains(stdout, `"failure":"LimitExceeded"`) {
 		t.Errorf("limit: got %s", stdout)
 	}
 }
 
 func TestEvalPassesLimits(t *testing.T) {
-	b := &canned{outcome: engine.Outcome{Class: engine.OK}}
+	b := &canned{outcome: engine.Outcome{Class: engine.ClassOK}}
 	code, _, stderr := run(t, b, "'src'", "eval", "--script", "-", "--memory", "4MiB", "--stack", "128KiB", "--wall", "250ms", "--fuel", "77", "--max-input", "2KiB", "--max-output", "9")
 	if code != 0 {
 		t.Fatal(stderr)
@@ -151,7 +151,7 @@ func TestHostFailures(t *testing.T) {
 // TestGuaranteesOfALiar: a backend that answers everything with 2 breaks most of
 // the suite, and says so in both forms.
 func TestGuaranteesOfALiar(t *testing.T) {
-	liar := &canned{outcome: engine.Outcome{Class: engine.OK, Value: json.RawMessage("2")}}
+	liar := &canned{outcome: engine.Outcome{Class: engine.ClassOK, Value: json.RawMessage("2")}}
 	corpus := filepath.Join(t.TempDir(), "corpus.jsonl")
 	text := `{"id": "X1", "class": "result", "js": "1+1", "expected": "ok", "expect_value": "2"}
 {"id": "X2", "class": "cpu-loop", "js": "for(;;);", "expected": "limit:wallClock"}
@@ -278,7 +278,7 @@ func TestBackendReachesOpen(t *testing.T) {
 		var opened []bench.Options
 		s := bench.Suite{Engine: "canned", Backends: []string{bench.BackendInProcess, bench.BackendPool}, Open: func(_ context.Context, o bench.Options) (*bench.Instance, error) {
 			opened = append(opened, o)
-			return &bench.Instance{Backend: &canned{outcome: engine.Outcome{Class: engine.OK, Value: json.RawMessage("2")}}, Close: func() error { return nil }}, nil
+			return &bench.Instance{Backend: &canned{outcome: engine.Outcome{Class: engine.ClassOK, Value: json.RawMessage("2")}}, Close: func() error { return nil }}, nil
 		}}
 		var out, errs bytes.Buffer
 		if code := Main(s, append(args, "--backend", "pool", "--workers", "5"), strings.NewReader("1+1"), &out, &errs); code != 0 {

@@ -67,7 +67,7 @@ func (c *evalCmd) Run(e *env, r *result) error {
 	}
 	res, err := evaluate(e, call, spec, opts)
 	out := describe(res, err)
-	if out.Class != string(engine.OK) {
+	if out.Class != string(engine.ClassOK) {
 		r.code = exitBroken
 	}
 	enc := json.NewEncoder(e.stdout)
@@ -169,8 +169,8 @@ func describe(res engine.Result, err error) evaluation {
 	}
 	out.Killed = res.Killed
 	out.Message = err.Error()
-	var script *engine.ScriptFailure
-	var fault *engine.EngineFailure
+	var script *engine.ScriptError
+	var fault *engine.EngineFault
 	var limit *engine.LimitExceeded
 	switch {
 	case errors.As(err, &script):

@@ -60,14 +60,14 @@ func answer(o engine.Outcome) string {
 
 // byClock says that a clock ended the run: what it had used by then is chance.
 func byClock(o engine.Outcome) bool {
-	return o.Class == engine.Canceled || o.Guard == engine.WallClock
+	return o.Class == engine.ClassCanceled || o.Guard == engine.WallClock
 }
 
 // compare returns how the outcomes of the same requests differ, and how many
 // were compared to the last figure.
 func compare(want, got map[string]engine.Outcome) (differences []string, exactly int) {
 	for key, w := range want {
-		if w.Class == engine.Canceled {
+		if w.Class == engine.ClassCanceled {
 			continue // left out
 		}
 		g, there := got[key]
@@ -118,7 +118,7 @@ func TestConformance(t *testing.T) {
 	var left []string
 	enginetest.Examine(t.Context(), factory, enginetest.Options{CasesOnly: true, OnCase: func(r enginetest.Record, _ []enginetest.Finding) {
 		c := enginetest.Cases()[len(cases)+len(left)]
-		if r.Class == string(engine.Canceled) {
+		if r.Class == string(engine.ClassCanceled) {
 			left = append(left, c.ID)
 			return
 		}
@@ -186,8 +186,8 @@ func (c closing) Close() error { return c.close() }
 
 // TestCompareCanFail plants a difference in every part of an answer.
 func TestCompareCanFail(t *testing.T) {
-	ok := engine.Outcome{Class: engine.OK, Value: []byte("2"), Usage: engine.Usage{Fuel: 10, PeakMemoryBytes: 1 << 16, ImageBytes: 1 << 16}}
-	clock := engine.Outcome{Class: engine.Limit, Guard: engine.WallClock, Usage: engine.Usage{Fuel: 99}}
+	ok := engine.Outcome{Class: engine.ClassOK, Value: []byte("2"), Usage: engine.Usage{Fuel: 10, PeakMemoryBytes: 1 << 16, ImageBytes: 1 << 16}}
+	clock := engine.Outcome{Class: engine.ClassLimit, Guard: engine.WallClock, Usage: engine.Usage{Fuel: 99}}
 	change := func(f func(*engine.Outcome)) engine.Outcome {
 		o := ok
 		f(&o)
@@ -201,13 +201,13 @@ func TestCompareCanFail(t *testing.T) {
 		{"equal", ok, ok, ""},
 		{"value", ok, change(func(o *engine.Outcome) { o.Value = []byte("3") }), `"3"`},
 		{"no value", ok, change(func(o *engine.Outcome) { o.Value = nil }), `""`},
-		{"class", ok, change(func(o *engine.Outcome) { o.Class = engine.ScriptError }), "in a pool  error"},
-		{"guard", ok, change(func(o *engine.Outcome) { o.Class, o.Guard = engine.Limit, engine.Memory }), "limit:memory"},
+		{"class", ok, change(func(o *engine.Outcome) { o.Class = engine.ClassScriptError }), "in a pool  error"},
+		{"guard", ok, change(func(o *engine.Outcome) { o.Class, o.Guard = engine.ClassLimit, engine.Memory }), "limit:memory"},
 		{"fuel", ok, change(func(o *engine.Outcome) { o.Usage.Fuel++ }), "fuel 11"},
 		{"memory", ok, change(func(o *engine.Outcome) { o.Usage.PeakMemoryBytes = 2 << 16 }), "peak 131072"},
 		{"message", ok, change(func(o *engine.Outcome) { o.Message = "no" }), `message "no"`},
 		{"ended by clock", clock, ok, ""},
-		{"left out", engine.Outcome{Class: engine.Canceled}, ok, ""},
+		{"left out", engine.Outcome{Class: engine.ClassCanceled}, ok, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			differences, _ := compare(map[string]engine.Outcome{"x": c.want}, map[string]engine.Outcome{"x": c.got})

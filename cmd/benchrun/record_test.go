@@ -98,7 +98,7 @@ func twoAfterCompile(t *testing.T, p *pool.Pool, o pool.Options, l engine.Limits
 	start := time.Now()
 	out, err := p.Run(t.Context(), engine.Request{Script: engine.Script{Source: "1+1"}, Limits: l})
 	took := time.Since(start)
-	if err != nil || out.Class != engine.OK || string(out.Value) != "2" {
+	if err != nil || out.Class != engine.ClassOK || string(out.Value) != "2" {
 		t.Fatalf("1+1 on a cold worker: got %s %s %q, %v", out.Label(), out.Value, out.Message, err)
 	}
 	if window := l.WallClock + o.HardKillGrace + o.StartupLiveness; took <= window {
@@ -141,7 +141,7 @@ func TestRecordTheRunRightAfterAKill(t *testing.T) {
 			OnScriptStart: func(time.Time) { cancel() },
 		})
 		cancel()
-		if err != nil || out.Class != engine.Canceled || !out.Killed {
+		if err != nil || out.Class != engine.ClassCanceled || !out.Killed {
 			t.Fatalf("kill %d: got %s, killed %v, %v", i, out.Label(), out.Killed, err)
 		}
 		twoAfterCompile(t, p, o, l)
@@ -162,7 +162,7 @@ func TestRecordRefusedCallsNeverTouchAWorker(t *testing.T) {
 		input any
 		want  string // the class
 	}{
-		{strings.Repeat("x", 9), string(engine.InputTooLarge)},
+		{strings.Repeat("x", 9), string(engine.ClassInputTooLarge)},
 		{make(chan int), "inputNotSerializable"},
 	} {
 		_, err := sandbox.Eval(t.Context(), engine.Call{Script: engine.Script{Source: "1"}, Input: c.input})

@@ -27,7 +27,7 @@ func TestWorkloads(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if o.Class != engine.OK {
+				if o.Class != engine.ClassOK {
 					t.Fatalf("got %s: %q", o.Label(), o.Message)
 				}
 				if err := c.Check(o.Value); err != nil {

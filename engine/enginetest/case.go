@@ -30,7 +30,7 @@ const (
 // The labels a case may expect beside those that [engine.Outcome.Label] gives:
 // failures of the caller's input that [engine.Sandbox] finds before the backend.
 const (
-	labelInputTooLarge        = string(engine.InputTooLarge)
+	labelInputTooLarge        = string(engine.ClassInputTooLarge)
 	labelInputNotSerializable = "inputNotSerializable"
 )
 

@@ -468,22 +468,22 @@ func (sc *scope) universal(r engine.Request, got run) {
 		return // the host's fault, or a refusal of the policy: the caller judges it
 	}
 	switch o.Class {
-	case engine.OK, engine.ScriptError, engine.ResultNotSerializable, engine.Limit, engine.InputTooLarge, engine.EngineFault, engine.Canceled:
+	case engine.ClassOK, engine.ClassScriptError, engine.ClassResultNotSerializable, engine.ClassLimit, engine.ClassInputTooLarge, engine.ClassEngineFault, engine.ClassCanceled:
 	default:
 		sc.add("sound", "class %q is none of the contract's", o.Class)
 	}
 	switch o.Guard {
 	case engine.WallClock, engine.Fuel, engine.Memory, engine.Stack, engine.Output:
-		if o.Class != engine.Limit {
+		if o.Class != engine.ClassLimit {
 			sc.add("sound", "guard %q with class %q", o.Guard, o.Class)
 		}
 	default:
-		if o.Guard != "" || o.Class == engine.Limit {
+		if o.Guard != "" || o.Class == engine.ClassLimit {
 			sc.add("sound", "class %q with guard %q", o.Class, o.Guard)
 		}
 	}
 	if o.Value != nil {
-		if o.Class != engine.OK {
+		if o.Class != engine.ClassOK {
 			sc.add("sound", "class %q carries a value", o.Class)
 		}
 		if !json.Valid(o.Value) || !utf8.Valid(o.Value) {
@@ -498,19 +498,19 @@ func (sc *scope) universal(r engine.Request, got run) {
 			sc.add("messages", "%s is %d bytes (at most %d), valid UTF-8 %v", text.name, len(text.v), maxText, utf8.ValidString(text.v))
 		}
 	}
-	if o.Class == engine.InputTooLarge && !o.DuringSeed || o.DuringSeed && (o.Class == engine.OK || got.starts > 0) {
+	if o.Class == engine.ClassInputTooLarge && !o.DuringSeed || o.DuringSeed && (o.Class == engine.ClassOK || got.starts > 0) {
 		sc.add("sound", "class %q with DuringSeed %v and %d starts of the script", o.Class, o.DuringSeed, got.starts)
 	}
-	if o.Class == engine.Limit && o.Guard == engine.Fuel && (l.Fuel == 0 || o.Usage.Fuel < l.Fuel) {
+	if o.Class == engine.ClassLimit && o.Guard == engine.Fuel && (l.Fuel == 0 || o.Usage.Fuel < l.Fuel) {
 		sc.add("fuel-limit", "limit:fuel with %d used of a limit of %d", o.Usage.Fuel, l.Fuel)
 	}
-	if o.Class == engine.OK && l.Fuel > 0 && o.Usage.Fuel > l.Fuel {
+	if o.Class == engine.ClassOK && l.Fuel > 0 && o.Usage.Fuel > l.Fuel {
 		sc.add("fuel-limit", "ok with %d used of a limit of %d", o.Usage.Fuel, l.Fuel)
 	}
 	// The hooks: twice or in the wrong order is wrong for every class; a run that
 	// gave a value went through both.
 	if got.starts > 1 || got.finishes > 1 || got.finishBeforeStart || got.finishes > 0 && got.finished.Before(got.armed) ||
-		o.Class == engine.OK && (got.starts != 1 || got.finishes != 1) {
+		o.Class == engine.ClassOK && (got.starts != 1 || got.finishes != 1) {
 		sc.add("hooks", "class %q after %d calls of OnScriptStart and %d of OnFinished, finished before started %v",
 			o.Class, got.starts, got.finishes, got.finishBeforeStart || got.finished.Before(got.armed))
 	}
@@ -646,7 +646,7 @@ func (sc *scope) judge(c Case, got run) (exact bool) {
 		}
 	}
 	// A known fault of the pinned engine may show as a trap or as a wrong value.
-	if !slices.Contains(c.AnyOf, string(engine.EngineFault)) {
+	if !slices.Contains(c.AnyOf, string(engine.ClassEngineFault)) {
 		sc.add("value", "got %s, want %s", quote(got.value()), c.ExpectValue)
 	}
 	return false

@@ -108,7 +108,7 @@ func start(r *engine.Request) {
 }
 
 func ok(value string) engine.Outcome {
-	return engine.Outcome{Class: engine.OK, Value: json.RawMessage(value),
+	return engine.Outcome{Class: engine.ClassOK, Value: json.RawMessage(value),
 		Usage: engine.Usage{Fuel: 104, PeakMemoryBytes: fakeImage, ImageBytes: fakeImage}}
 }
 
@@ -156,7 +156,7 @@ var faulty = []struct {
 		if strings.Contains(r.Script.Source, "cancel") {
 			start(r)
 			time.Sleep(r.Limits.WallClock)
-			return engine.Outcome{Class: engine.Limit, Guard: engine.WallClock, Usage: ok("").Usage}, nil, true
+			return engine.Outcome{Class: engine.ClassLimit, Guard: engine.WallClock, Usage: ok("").Usage}, nil, true
 		}
 		return engine.Outcome{}, nil, false
 	})},
@@ -175,7 +175,7 @@ var faulty = []struct {
 			time.Sleep(time.Microsecond)
 			if prev != nil && errors.Is(context.Cause(*prev), errKill) && r.Script.Source == work(1000) {
 				start(r)
-				return engine.Outcome{Class: engine.Canceled, Usage: ok("").Usage}, nil, true
+				return engine.Outcome{Class: engine.ClassCanceled, Usage: ok("").Usage}, nil, true
 			}
 			return engine.Outcome{}, nil, false
 		}}
@@ -281,7 +281,7 @@ var faulty = []struct {
 	{"takes null for exhaustion", []string{"forged-guards", "class"}, after(says("throw null"), becomes("limit:memory", ""))},
 	{"needs the text to see a guard", []string{"honest-guards"}, after(says("nothing"), becomes("error", ""))},
 	{"reports guards that were caught", []string{"caught-guards"}, after(says(`catch(e){"caught"}`), func(r engine.Request, o *engine.Outcome) {
-		if o.Class == engine.OK {
+		if o.Class == engine.ClassOK {
 			becomes("limit:memory", "")(r, o)
 		}
 	})},

@@ -120,7 +120,7 @@ func (f *fake) Run(ctx context.Context, r engine.Request) (engine.Outcome, error
 	o := engine.Outcome{Usage: engine.Usage{PeakMemoryBytes: fakeImage, ImageBytes: fakeImage, StackBytes: 1000}}
 	time.Sleep(time.Duration(len(r.Input))) // seeding: a byte a nanosecond
 	if l.MemoryBytes <= 2<<20 && len(r.Input) > fakeHeavyMin {
-		o.Class, o.DuringSeed = engine.InputTooLarge, true
+		o.Class, o.DuringSeed = engine.ClassInputTooLarge, true
 		return o, nil
 	}
 	start := time.Now()
@@ -146,14 +146,14 @@ func (f *fake) Run(ctx context.Context, r engine.Request) (engine.Outcome, error
 		a = answer{label: "ok", value: strconv.Itoa(2 * n)}
 	}
 	if !known {
-		o.Class, o.Message = engine.EngineFault, fmt.Sprintf("the fake does not know %s", quote(r.Script.Source))
+		o.Class, o.Message = engine.ClassEngineFault, fmt.Sprintf("the fake does not know %s", quote(r.Script.Source))
 		return o, nil
 	}
 	if a.endless {
 		fuel = endlessFuel
 	}
 	if l.Fuel > 0 && fuel > l.Fuel {
-		o.Class, o.Guard, o.Killed, o.Usage.Fuel = engine.Limit, engine.Fuel, true, l.Fuel+7
+		o.Class, o.Guard, o.Killed, o.Usage.Fuel = engine.ClassLimit, engine.Fuel, true, l.Fuel+7
 		return o, nil
 	}
 	o.Usage.Fuel = fuel
@@ -163,9 +163,9 @@ func (f *fake) Run(ctx context.Context, r engine.Request) (engine.Outcome, error
 		defer t.Stop()
 		select {
 		case <-ctx.Done():
-			o.Class, o.Killed = engine.Canceled, true
+			o.Class, o.Killed = engine.ClassCanceled, true
 		case <-t.C:
-			o.Class, o.Guard, o.Killed, o.Usage.Overrun = engine.Limit, engine.WallClock, true, fakeOverrun
+			o.Class, o.Guard, o.Killed, o.Usage.Overrun = engine.ClassLimit, engine.WallClock, true, fakeOverrun
 		}
 		return o, nil
 	}
@@ -173,15 +173,15 @@ func (f *fake) Run(ctx context.Context, r engine.Request) (engine.Outcome, error
 	class, guard, _ := strings.Cut(a.label, ":")
 	o.Class, o.Guard = engine.Class(class), engine.Guard(guard)
 	switch {
-	case o.Class == engine.OK && a.value == "absent":
-	case o.Class == engine.OK && int64(len(a.value)) > l.MaxOutputBytes:
-		o.Class, o.Guard = engine.Limit, engine.Output
-	case o.Class == engine.OK:
+	case o.Class == engine.ClassOK && a.value == "absent":
+	case o.Class == engine.ClassOK && int64(len(a.value)) > l.MaxOutputBytes:
+		o.Class, o.Guard = engine.ClassLimit, engine.Output
+	case o.Class == engine.ClassOK:
 		o.Value = json.RawMessage(a.value)
 	case o.Guard == engine.Memory:
 		o.Usage.PeakMemoryBytes += l.MemoryBytes
 	}
-	if o.Class != engine.OK {
+	if o.Class != engine.ClassOK {
 		o.Message = fakeMessage
 	}
 	finish()

@@ -302,7 +302,7 @@ func cancelRun(sc *scope) {
 				late = 0
 				break
 			}
-			if got.err != nil || got.label != string(engine.Canceled) {
+			if got.err != nil || got.label != string(engine.ClassCanceled) {
 				sub.add("cancel", "cancelled while it ran, and gave %s: %s", got.label, sub.why(got))
 			}
 			if late = lag; late <= s.o.Grace {
@@ -319,7 +319,7 @@ func cancelRun(sc *scope) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	cancel(errKill)
 	got := sc.eval(ctx, engine.Request{Script: program(`"too late"`), Limits: s.limits(0)})
-	if !got.lost && (got.starts > 0 || got.label != string(engine.Canceled) && !errors.Is(got.err, errKill)) {
+	if !got.lost && (got.starts > 0 || got.label != string(engine.ClassCanceled) && !errors.Is(got.err, errKill)) {
 		sc.add("cancel", "under a context that had ended it gave %s after %d starts: %s", got.label, got.starts, sc.why(got))
 	}
 	if cause := context.Cause(ctx); cause != errKill {
@@ -438,7 +438,7 @@ func concurrent(sc *scope) {
 				id := c*rounds + n
 				r := engine.Request{Script: program(double), Input: json.RawMessage(fmt.Sprint(id)), Limits: s.limits(0)}
 				out, err := b.Run(s.ctx, r)
-				if want := fmt.Sprint(2 * id); err != nil || out.Class != engine.OK || string(out.Value) != want {
+				if want := fmt.Sprint(2 * id); err != nil || out.Class != engine.ClassOK || string(out.Value) != want {
 					problems <- fmt.Sprintf("caller %d gave %d and got %s %s, want %s (%v)", c, id, labelOf(out, err), quote(string(out.Value)), want, err)
 				}
 			}

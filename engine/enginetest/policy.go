@@ -208,7 +208,7 @@ func fault(sc *scope) {
 	}
 	reason := func(want engine.Reason) func(error) bool {
 		return func(err error) bool {
-			var f *engine.ScriptFailure
+			var f *engine.ScriptError
 			return errors.As(err, &f) && f.Reason == want && engine.ScriptFault(err) && !engine.Retryable(err)
 		}
 	}
@@ -225,7 +225,7 @@ func fault(sc *scope) {
 		{name: "input-in-memory", call: engine.Call{Script: program(`1`), Input: heavyInput()}, want: labelInputTooLarge, reaches: true,
 			limits: func(l *engine.Limits) { l.MemoryBytes = 2 * mib },
 			check: func(err error) bool {
-				var f *engine.InputTooLargeFailure
+				var f *engine.InputTooLarge
 				return errors.As(err, &f) && f.Field == "MemoryBytes" && !engine.ScriptFault(err)
 			}},
 	})

@@ -256,7 +256,7 @@ func (b *inProcess) Run(ctx context.Context, r engine.Request) (engine.Outcome, 
 		}
 	}
 	o := v.Eval(ctx, r)
-	if o.Class == engine.Canceled && o.DuringSeed && context.Cause(ctx) == late {
+	if o.Class == engine.ClassCanceled && o.DuringSeed && context.Cause(ctx) == late {
 		return o, late
 	}
 	return o, nil

@@ -43,7 +43,7 @@ func (e *evaluation) put(text string) uint32 {
 func (e *evaluation) seed(input []byte) uint64 {
 	img := e.engine.image
 	tooLarge := func(why string) uint64 {
-		e.settle(engine.Outcome{Class: engine.InputTooLarge, Message: why})
+		e.settle(engine.Outcome{Class: engine.ClassInputTooLarge, Message: why})
 		return 0
 	}
 	at, ok := e.invoke(e.fn.malloc, uint64(len(input))+1)
@@ -66,7 +66,7 @@ func (e *evaluation) seed(input []byte) uint64 {
 		case guard == engine.Memory || guard == engine.Stack:
 			return tooLarge("parsing the input overflowed the VM: " + message)
 		default:
-			e.settle(engine.Outcome{Class: engine.ScriptError, Message: "the input is not JSON: " + message})
+			e.settle(engine.Outcome{Class: engine.ClassScriptError, Message: "the input is not JSON: " + message})
 		}
 		return 0
 	}
@@ -98,7 +98,7 @@ func (e *evaluation) script(input uint64) uint64 {
 	}
 	if src == 0 || file == 0 {
 		if !e.failed {
-			e.settle(engine.Outcome{Class: engine.Limit, Guard: engine.Memory, Message: "the script's source does not fit into the memory of the VM"})
+			e.settle(engine.Outcome{Class: engine.ClassLimit, Guard: engine.Memory, Message: "the script's source does not fit into the memory of the VM"})
 		}
 		return 0
 	}
@@ -207,7 +207,7 @@ func (e *evaluation) settled(value uint64) uint64 {
 	case !ok:
 		return 0
 	case uint32(state) == 0:
-		e.settle(engine.Outcome{Class: engine.ScriptError,
+		e.settle(engine.Outcome{Class: engine.ClassScriptError,
 			Message: "the script's promise never settles: no job is left that could settle it"})
 	case uint32(state) == 2:
 		e.thrownValue(result)
@@ -227,7 +227,7 @@ func (e *evaluation) dump(value uint64) (at uint32, n int64) {
 		return 0, 0
 	}
 	if tag(text) == tagUndefined {
-		e.settle(engine.Outcome{Class: engine.ResultNotSerializable,
+		e.settle(engine.Outcome{Class: engine.ClassResultNotSerializable,
 			Message: "the result has no JSON form: it is a function, a symbol, or its toJSON gives undefined"})
 		return 0, 0
 	}
@@ -240,7 +240,7 @@ func (e *evaluation) dump(value uint64) (at uint32, n int64) {
 	}
 	n = int64(e.load32(img.scratch))
 	if limit := e.run.limits.MaxOutputBytes; n > limit {
-		e.settle(engine.Outcome{Class: engine.Limit, Guard: engine.Output, Message: "the result is larger than MaxOutputBytes"})
+		e.settle(engine.Outcome{Class: engine.ClassLimit, Guard: engine.Output, Message: "the result is larger than MaxOutputBytes"})
 		return 0, 0
 	}
 	return uint32(p), n
@@ -274,14 +274,14 @@ func (e *evaluation) thrownValue(v uint64) {
 }
 
 func (e *evaluation) verdict(guard engine.Guard, message, stack string) {
-	o := engine.Outcome{Class: engine.ScriptError, Message: message, JSStack: stack}
+	o := engine.Outcome{Class: engine.ClassScriptError, Message: message, JSStack: stack}
 	switch {
 	case e.run.canceled:
-		o.Class = engine.Canceled
+		o.Class = engine.ClassCanceled
 	case guard != "":
-		o.Class, o.Guard = engine.Limit, guard
+		o.Class, o.Guard = engine.ClassLimit, guard
 	case e.dumping && e.serializing:
-		o.Class = engine.ResultNotSerializable
+		o.Class = engine.ClassResultNotSerializable
 	}
 	e.settle(o)
 }
@@ -405,20 +405,20 @@ func cut(s string) string {
 // trapped settles the outcome of a call that did not return. What the host did
 // decides; the text of the error is only shown.
 func (e *evaluation) trapped(err error) {
-	o := engine.Outcome{Class: engine.EngineFault, Message: err.Error(), Killed: true}
+	o := engine.Outcome{Class: engine.ClassEngineFault, Message: err.Error(), Killed: true}
 	var exit *sys.ExitError
 	switch {
 	case e.run.canceled:
-		o.Class, o.Message = engine.Canceled, ""
+		o.Class, o.Message = engine.ClassCanceled, ""
 	case e.run.trapped && e.run.tripped != "":
-		o.Class, o.Guard, o.Message = engine.Limit, e.run.tripped, "stopped in the middle of a built-in"
+		o.Class, o.Guard, o.Message = engine.ClassLimit, e.run.tripped, "stopped in the middle of a built-in"
 	case e.engine.config.Metering == CloseOnDone && errors.As(err, &exit) && e.ctx.Err() != nil:
-		o.Class, o.Message = engine.Canceled, ""
+		o.Class, o.Message = engine.ClassCanceled, ""
 	case e.engine.config.Metering == CloseOnDone && errors.As(err, &exit) && e.VM.ctx.Err() != nil:
-		o.Class, o.Guard, o.Message = engine.Limit, engine.WallClock, "stopped in the middle of a built-in"
+		o.Class, o.Guard, o.Message = engine.ClassLimit, engine.WallClock, "stopped in the middle of a built-in"
 	case e.engine.config.Metering == On && uint32(e.stackLow.Get()) < uint32(e.stackLimit.Get()),
 		strings.HasPrefix(err.Error(), "stack overflow"): // wazero's own bound on the native stack
-		o.Class, o.Guard, o.Message = engine.Limit, engine.Stack, "the stack of the VM overflowed"
+		o.Class, o.Guard, o.Message = engine.ClassLimit, engine.Stack, "the stack of the VM overflowed"
 	}
 	e.settle(o)
 }

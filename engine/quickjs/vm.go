@@ -263,16 +263,16 @@ func (v *VM) interrupt() bool {
 func (v *VM) Eval(ctx context.Context, req engine.Request) (out engine.Outcome) {
 	switch {
 	case v.closed:
-		return engine.Outcome{Class: engine.EngineFault, Message: "the VM is closed"}
+		return engine.Outcome{Class: engine.ClassEngineFault, Message: "the VM is closed"}
 	case ctx.Err() != nil:
-		return engine.Outcome{Class: engine.Canceled}
+		return engine.Outcome{Class: engine.ClassCanceled}
 	}
 	if err := v.engine.config.CheckLimits(req.Limits); err != nil {
-		return engine.Outcome{Class: engine.EngineFault, Message: err.Error()}
+		return engine.Outcome{Class: engine.ClassEngineFault, Message: err.Error()}
 	}
 	if v.module == nil {
 		if err := v.renew(ctx); err != nil {
-			return engine.Outcome{Class: engine.EngineFault, Message: err.Error()}
+			return engine.Outcome{Class: engine.ClassEngineFault, Message: err.Error()}
 		}
 	}
 	limits := req.Limits.WithDefaults()
@@ -293,7 +293,7 @@ func (v *VM) Eval(ctx context.Context, req engine.Request) (out engine.Outcome) 
 		}
 	}
 	if v.wasiCalls > 0 {
-		out = engine.Outcome{Class: engine.EngineFault, Usage: out.Usage,
+		out = engine.Outcome{Class: engine.ClassEngineFault, Usage: out.Usage,
 			Message: fmt.Sprintf("the script reached a WASI call, %d times", v.wasiCalls)}
 	}
 	v.recycle(&out)
@@ -310,7 +310,7 @@ const deepStack = 64 << 10
 // recycle makes the VM fresh, or discards it after a fault.
 func (v *VM) recycle(out *engine.Outcome) {
 	v.wasiCalls = 0
-	if out.Class == engine.EngineFault || v.engine.config.Metering == CloseOnDone && v.module.IsClosed() {
+	if out.Class == engine.ClassEngineFault || v.engine.config.Metering == CloseOnDone && v.module.IsClosed() {
 		v.discard()
 		return
 	}
@@ -320,7 +320,7 @@ func (v *VM) recycle(out *engine.Outcome) {
 	}
 	if err != nil {
 		v.discard()
-		*out = engine.Outcome{Class: engine.EngineFault, Message: err.Error(), Usage: out.Usage}
+		*out = engine.Outcome{Class: engine.ClassEngineFault, Message: err.Error(), Usage: out.Usage}
 	}
 }
 
@@ -403,7 +403,7 @@ func (e *evaluation) evaluate() {
 	if e.req.OnFinished != nil {
 		e.req.OnFinished(dumped)
 	}
-	e.out.Class = engine.OK
+	e.out.Class = engine.ClassOK
 	if n >= 0 {
 		e.out.Value = bytes.Clone(e.mem.bytes()[at : at+uint32(n)])
 	}

@@ -103,7 +103,7 @@ func TestEval(t *testing.T) {
 		{"1\x002", "", "error", ""},
 	} {
 		o := v.Eval(t.Context(), engine.Request{Script: engine.Script{Source: c.source, Kind: c.kind}, Input: []byte(`{"n":41}`), Limits: engine.Limits{WallClock: long}})
-		if o.Label() != c.label && !(c.source[0] == 'i' && o.Class == engine.OK) || string(o.Value) != c.value && c.value != "" {
+		if o.Label() != c.label && !(c.source[0] == 'i' && o.Class == engine.ClassOK) || string(o.Value) != c.value && c.value != "" {
 			t.Errorf("%q gave %s %s (%q), want %s %s", c.source, o.Label(), o.Value, o.Message, c.label, c.value)
 		}
 		if (o.Value == nil) != (c.value == "") && o.Label() == c.label {
@@ -174,7 +174,7 @@ func TestFuelIsExactAndDeterministic(t *testing.T) {
 	v := newTestVM(t, newTestEngine(t, Config{}))
 	source := "let s=0;for(let i=0;i<20000;i++)s+=i;s"
 	first := eval(v, source, engine.Limits{})
-	if first.Class != engine.OK || first.Usage.Fuel < 20000 {
+	if first.Class != engine.ClassOK || first.Usage.Fuel < 20000 {
 		t.Fatalf("got %s with fuel %d, want ok with at least 20,000", first.Label(), first.Usage.Fuel)
 	}
 	for i := range 100 {
@@ -188,7 +188,7 @@ func TestFuelIsExactAndDeterministic(t *testing.T) {
 		}
 	}
 	// The budget itself: what a run used is enough for it, a unit less is not.
-	if o := eval(v, source, engine.Limits{Fuel: first.Usage.Fuel + 1}); o.Class != engine.OK {
+	if o := eval(v, source, engine.Limits{Fuel: first.Usage.Fuel + 1}); o.Class != engine.ClassOK {
 		t.Errorf("with fuel %d got %s, want ok", first.Usage.Fuel+1, o.Label())
 	}
 	if o := eval(v, source, engine.Limits{Fuel: first.Usage.Fuel / 2}); o.Label() != "limit:fuel" {
@@ -240,7 +240,7 @@ func TestMemoryCeiling(t *testing.T) {
 				if o.Usage.PeakMemoryBytes > most {
 					t.Errorf("limit %d, input %d, %q: peak %d, want at most %d", limit, len(input), source, o.Usage.PeakMemoryBytes, most)
 				}
-				if o.Label() != "limit:memory" && o.Class != engine.ScriptError { // strings also end as "string too long"
+				if o.Label() != "limit:memory" && o.Class != engine.ClassScriptError { // strings also end as "string too long"
 					t.Errorf("limit %d: %q gave %s", limit, source, o.Label())
 				}
 				mustVerify(t, v)
@@ -258,7 +258,7 @@ func TestInputThatDoesNotFit(t *testing.T) {
 		started := false
 		o := v.Eval(t.Context(), engine.Request{Script: engine.Script{Source: "1"}, Input: json.RawMessage(c.input),
 			Limits: engine.Limits{MemoryBytes: 2 << 20, WallClock: long}, OnScriptStart: func(time.Time) { started = true }})
-		if o.Class != engine.InputTooLarge || !o.DuringSeed || started {
+		if o.Class != engine.ClassInputTooLarge || !o.DuringSeed || started {
 			t.Errorf("%s: got %s, during seed %v, clock armed %v; want inputTooLarge before the clock", c.name, o.Label(), o.DuringSeed, started)
 		}
 		mustVerify(t, v)
@@ -304,7 +304,7 @@ func TestKill(t *testing.T) {
 		cause := errors.New("the pool says so")
 		o := v.Eval(ctx, engine.Request{Script: engine.Script{Source: source}, Limits: engine.Limits{WallClock: long},
 			OnScriptStart: func(time.Time) { cancel(cause) }})
-		if o.Class != engine.Canceled || !o.Killed || context.Cause(ctx) != cause {
+		if o.Class != engine.ClassCanceled || !o.Killed || context.Cause(ctx) != cause {
 			t.Errorf("%q: got %s, killed %v", source, o.Label(), o.Killed)
 		}
 		mustVerify(t, v)
@@ -314,7 +314,7 @@ func TestKill(t *testing.T) {
 	go cancel()
 	o := v.Eval(ctx, engine.Request{Script: engine.Script{Source: "1"}, Input: json.RawMessage("[" + strings.Repeat(`{"a":1},`, 1_500_000) + "1]"),
 		Limits: engine.Limits{WallClock: long, MemoryBytes: 1 << 30}})
-	if o.Class != engine.Canceled {
+	if o.Class != engine.ClassCanceled {
 		t.Errorf("a kill while seeding gave %s", o.Label())
 	}
 	mustVerify(t, v)
@@ -382,7 +382,7 @@ func TestClosed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if o := eval(v, "1", engine.Limits{}); o.Class != engine.EngineFault {
+	if o := eval(v, "1", engine.Limits{}); o.Class != engine.ClassEngineFault {
 		t.Errorf("Eval after Close gave %s", o.Label())
 	}
 	b := e.InProcess()
@@ -471,7 +471,7 @@ func TestBackend_hammer(t *testing.T) {
 				o, err := b.Run(ctx, r)
 				if err != nil {
 					t.Error(err)
-				} else if i%5 == 0 && o.Class != engine.Canceled || i%5 != 0 && string(o.Value) != want {
+				} else if i%5 == 0 && o.Class != engine.ClassCanceled || i%5 != 0 && string(o.Value) != want {
 					t.Errorf("%q gave %s %s", r.Script.Source, o.Label(), o.Value)
 				}
 				cancel()

@@ -47,11 +47,11 @@ type found struct {
 	inserts []int  // where "0," goes, ascending
 }
 
-func (f found) failure(src string) *engine.ScriptFailure {
+func (f found) failure(src string) *engine.ScriptError {
 	before := src[:f.at]
 	line := 1 + strings.Count(before, "\n")
 	column := 1 + utf8.RuneCountInString(before[strings.LastIndexByte(before, '\n')+1:])
-	return &engine.ScriptFailure{Reason: engine.NotTranspilable, Message: f.problem, Line: line, Column: column}
+	return &engine.ScriptError{Reason: engine.NotTranspilable, Message: f.problem, Line: line, Column: column}
 }
 
 // guard goes before a statement that is a constant expression. esbuild would
@@ -74,8 +74,8 @@ func (f found) edited(src string) string {
 }
 
 // syntax is esbuild's error as a failure of the script.
-func syntax(m api.Message) *engine.ScriptFailure {
-	e := &engine.ScriptFailure{Reason: engine.NotTranspilable, Message: m.Text}
+func syntax(m api.Message) *engine.ScriptError {
+	e := &engine.ScriptError{Reason: engine.NotTranspilable, Message: m.Text}
 	if len(e.Message) > 1000 {
 		e.Message = strings.ToValidUTF8(e.Message[:1000], "") + "…"
 	}

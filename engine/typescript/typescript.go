@@ -42,7 +42,7 @@ var _ engine.Transpiler = Transpiler{}
 var running = make(chan struct{}, runtime.GOMAXPROCS(0))
 
 // Transpile removes the types of s. Name and kind stay as they are. The error
-// is an *engine.ScriptFailure with reason NotTranspilable, line and column, or
+// is an *engine.ScriptError with reason NotTranspilable, line and column, or
 // the cause of ctx. When ctx ends Transpile returns; the parser, which cannot
 // be stopped, ends later.
 //
@@ -50,7 +50,7 @@ var running = make(chan struct{}, runtime.GOMAXPROCS(0))
 // running script refer to the JavaScript, which is one line.
 func (Transpiler) Transpile(ctx context.Context, s engine.Script) (engine.Script, error) {
 	if n := len(s.Source); n > MaxSourceBytes {
-		return s, &engine.ScriptFailure{Reason: engine.NotTranspilable,
+		return s, &engine.ScriptError{Reason: engine.NotTranspilable,
 			Message: fmt.Sprintf("the TypeScript source of %d bytes is too long: shorten it to %d, or give JavaScript", n, MaxSourceBytes)}
 	}
 	found := scan(s.Source)

@@ -412,7 +412,7 @@ func TestErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		_, err := transpile(t, tt.in)
-		var e *engine.ScriptFailure
+		var e *engine.ScriptError
 		if !errors.As(err, &e) || e.Reason != engine.NotTranspilable || e.Line != tt.line || e.Column != tt.column || !strings.Contains(e.Message, tt.message) {
 			t.Errorf("%.40q: got %+v, want line %d, column %d, %q", tt.in, err, tt.line, tt.column, tt.message)
 		}

@@ -92,7 +92,7 @@ func TestSuiteFindsBrokenPools(t *testing.T) {
 				case a := <-done:
 					return a.out, a.err
 				case <-time.After(r.Limits.WallClock + time.Millisecond):
-					return engine.Outcome{Class: engine.Limit, Guard: engine.WallClock, Killed: true}, nil
+					return engine.Outcome{Class: engine.ClassLimit, Guard: engine.WallClock, Killed: true}, nil
 				}
 			}},
 			laws: []string{"kills"},
@@ -102,7 +102,7 @@ func TestSuiteFindsBrokenPools(t *testing.T) {
 				out, err := good.Run(ctx, r)
 				var startup *engine.WorkerStartupError
 				if errors.As(err, &startup) {
-					return engine.Outcome{Class: engine.Limit, Guard: engine.WallClock, Killed: true}, nil
+					return engine.Outcome{Class: engine.ClassLimit, Guard: engine.WallClock, Killed: true}, nil
 				}
 				return out, err
 			}},

@@ -150,7 +150,7 @@ func (v *VM) Eval(ctx context.Context, r engine.Request) (out engine.Outcome) {
 	began := false
 	killed := func() engine.Outcome {
 		time.Sleep(late)
-		return engine.Outcome{Class: engine.Canceled, Killed: true, DuringSeed: !began, Message: fmt.Sprint(context.Cause(ctx))}
+		return engine.Outcome{Class: engine.ClassCanceled, Killed: true, DuringSeed: !began, Message: fmt.Sprint(context.Cause(ctx))}
 	}
 	for op, arg := range operations(r.Script.Source) {
 		switch op {
@@ -175,13 +175,13 @@ func (v *VM) Eval(ctx context.Context, r engine.Request) (out engine.Outcome) {
 				mark(r.OnFinished, time.Now())
 			}
 		case "ok":
-			return engine.Outcome{Class: engine.OK, Value: []byte(arg)}
+			return engine.Outcome{Class: engine.ClassOK, Value: []byte(arg)}
 		case "input":
-			return engine.Outcome{Class: engine.OK, Value: r.Input}
+			return engine.Outcome{Class: engine.ClassOK, Value: r.Input}
 		case "big":
-			return engine.Outcome{Class: engine.OK, Value: []byte(`"` + strings.Repeat("x", number(arg)-2) + `"`)}
+			return engine.Outcome{Class: engine.ClassOK, Value: []byte(`"` + strings.Repeat("x", number(arg)-2) + `"`)}
 		case "fault":
-			return engine.Outcome{Class: engine.EngineFault, Message: "pooltest: told to fail"}
+			return engine.Outcome{Class: engine.ClassEngineFault, Message: "pooltest: told to fail"}
 		case "class":
 			class, guard, _ := strings.Cut(arg, " ")
 			return engine.Outcome{Class: engine.Class(class), Guard: engine.Guard(guard)}
@@ -189,7 +189,7 @@ func (v *VM) Eval(ctx context.Context, r engine.Request) (out engine.Outcome) {
 			disrupt(op)
 		}
 	}
-	return engine.Outcome{Class: engine.OK, Value: []byte("null")}
+	return engine.Outcome{Class: engine.ClassOK, Value: []byte("null")}
 }
 
 // Close notes that the VM was closed.

@@ -133,7 +133,7 @@ func (v *vm) Eval(ctx context.Context, r engine.Request) engine.Outcome {
 		at := time.Now()
 		time.Sleep(markDelay)
 		r.OnScriptStart(at)
-		return engine.Outcome{Class: engine.OK}
+		return engine.Outcome{Class: engine.ClassOK}
 	case "allocate": // more than the process may have
 		n, _ := strconv.Atoi(arg)
 		b := make([]byte, n)
@@ -150,7 +150,7 @@ func (v *vm) Eval(ctx context.Context, r engine.Request) engine.Outcome {
 		panic(err)
 	}
 	r.OnFinished(time.Now())
-	return engine.Outcome{Class: engine.OK, Value: text, Message: "m", JSStack: "s", Usage: engine.Usage{Fuel: 1, Copy: 2}}
+	return engine.Outcome{Class: engine.ClassOK, Value: text, Message: "m", JSStack: "s", Usage: engine.Usage{Fuel: 1, Copy: 2}}
 }
 
 // markDelay is how late a VM told "late" reports that its clock was armed.

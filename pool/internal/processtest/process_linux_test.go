@@ -182,7 +182,7 @@ func TestCrossing(t *testing.T) {
 	if err := json.Unmarshal(out.Value, &got); err != nil || got.Script != r.Script || got.Limits != r.Limits || got.Nil {
 		t.Errorf("got %+v, error %v, want %+v", got, err, r)
 	}
-	want := engine.Outcome{Class: engine.OK, Value: out.Value, Message: "m", JSStack: "s", Usage: engine.Usage{Fuel: 1, Copy: 2}}
+	want := engine.Outcome{Class: engine.ClassOK, Value: out.Value, Message: "m", JSStack: "s", Usage: engine.Usage{Fuel: 1, Copy: 2}}
 	if !reflect.DeepEqual(out, want) {
 		t.Errorf("got %+v, want %+v", out, want)
 	}
@@ -251,7 +251,7 @@ func TestHardening(t *testing.T) {
 		t.Errorf("before any worker was started: %v", got)
 	}
 	out, err := run(p, "attempts")
-	if err != nil || out.Class != engine.OK {
+	if err != nil || out.Class != engine.ClassOK {
 		t.Fatalf("got %+v, error %v", out, err)
 	}
 	var attempts []struct {
@@ -351,7 +351,7 @@ func TestPrints(t *testing.T) {
 		}
 	}
 	out, err := run(p, "start; panic")
-	if err != nil || out.Class != engine.EngineFault || !strings.Contains(out.Message, "told to panic") || !strings.Contains(out.Message, " bytes more, and ") {
+	if err != nil || out.Class != engine.ClassEngineFault || !strings.Contains(out.Message, "told to panic") || !strings.Contains(out.Message, " bytes more, and ") {
 		t.Errorf("got %s %s", label(out, err), out.Message)
 	}
 }

@@ -104,7 +104,7 @@ func rogue(how string) {
 		started := func() { send(f.Run, wire.Started{}) }
 		finished := func() { send(f.Run, wire.Finished{}) }
 		outcome := func(edit func(*wire.Outcome)) {
-			m := wire.Outcome{Outcome: engine.Outcome{Class: engine.OK}}
+			m := wire.Outcome{Outcome: engine.Outcome{Class: engine.ClassOK}}
 			edit(&m)
 			send(f.Run, m)
 		}

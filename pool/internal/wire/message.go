@@ -216,24 +216,24 @@ func DecodeOutcome(p []byte) (m Outcome, err error) {
 		return Outcome{}, err
 	}
 	switch o.Class {
-	case engine.OK, engine.ScriptError, engine.ResultNotSerializable, engine.Limit,
-		engine.InputTooLarge, engine.EngineFault, engine.Canceled:
+	case engine.ClassOK, engine.ClassScriptError, engine.ClassResultNotSerializable, engine.ClassLimit,
+		engine.ClassInputTooLarge, engine.ClassEngineFault, engine.ClassCanceled:
 	default:
 		return Outcome{}, malformed("an outcome has the unknown class %q", o.Class)
 	}
 	switch o.Guard {
 	case engine.WallClock, engine.Fuel, engine.Memory, engine.Stack, engine.Output:
-		if o.Class != engine.Limit {
+		if o.Class != engine.ClassLimit {
 			return Outcome{}, malformed("an outcome of class %q has guard %q", o.Class, o.Guard)
 		}
 	case "":
-		if o.Class == engine.Limit {
+		if o.Class == engine.ClassLimit {
 			return Outcome{}, malformed("an outcome of class limit names no guard")
 		}
 	default:
 		return Outcome{}, malformed("an outcome has the unknown guard %q", o.Guard)
 	}
-	if m.Value.Present && o.Class != engine.OK {
+	if m.Value.Present && o.Class != engine.ClassOK {
 		return Outcome{}, malformed("an outcome of class %q has a value", o.Class)
 	}
 	return m, nil

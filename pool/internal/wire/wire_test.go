@@ -34,12 +34,12 @@ func everything() map[string]Message {
 		"started":                Started{At: math.MaxInt64},
 		"finished":               Finished{At: -1},
 		"outcome": Outcome{
-			Outcome: engine.Outcome{Class: engine.OK, Usage: engine.Usage{Fuel: 1, PeakMemoryBytes: 2, ImageBytes: 3, StackBytes: 4,
+			Outcome: engine.Outcome{Class: engine.ClassOK, Usage: engine.Usage{Fuel: 1, PeakMemoryBytes: 2, ImageBytes: 3, StackBytes: 4,
 				Seed: 5, Script: 6, Dump: 7, Copy: 8, Overrun: 9 * time.Second}},
 			Value: Text{Present: true, Inline: json.RawMessage(`"x"`)},
 		},
-		"outcome of a limit": Outcome{Outcome: engine.Outcome{Class: engine.Limit, Guard: engine.Memory, Message: "m", JSStack: "s", DuringSeed: true, Killed: true}},
-		"outcome in shared memory": Outcome{Outcome: engine.Outcome{Class: engine.OK},
+		"outcome of a limit": Outcome{Outcome: engine.Outcome{Class: engine.ClassLimit, Guard: engine.Memory, Message: "m", JSStack: "s", DuringSeed: true, Killed: true}},
+		"outcome in shared memory": Outcome{Outcome: engine.Outcome{Class: engine.ClassOK},
 			Value: Text{Present: true, Shared: true, Size: 7, Sum: 1}},
 		"bye": Bye{Reason: "no VM: disk full"},
 	}
@@ -140,7 +140,7 @@ func checkPayload(t *testing.T, name string, bounds *Bounds, kind Type, payload 
 func TestRefused(t *testing.T) {
 	bounds := anything()
 	outcome := func(edit func(*Outcome)) []byte {
-		m := Outcome{Outcome: engine.Outcome{Class: engine.OK}}
+		m := Outcome{Outcome: engine.Outcome{Class: engine.ClassOK}}
 		edit(&m)
 		return encode(t, 1, m)[HeaderBytes:]
 	}
@@ -150,12 +150,12 @@ func TestRefused(t *testing.T) {
 	}{
 		"unknown class":                {TypeOutcome, outcome(func(m *Outcome) { m.Outcome.Class = "fine" })},
 		"no class":                     {TypeOutcome, outcome(func(m *Outcome) { m.Outcome.Class = "" })},
-		"unknown guard":                {TypeOutcome, outcome(func(m *Outcome) { m.Outcome.Class, m.Outcome.Guard = engine.Limit, "cpu" })},
+		"unknown guard":                {TypeOutcome, outcome(func(m *Outcome) { m.Outcome.Class, m.Outcome.Guard = engine.ClassLimit, "cpu" })},
 		"guard without limit":          {TypeOutcome, outcome(func(m *Outcome) { m.Outcome.Guard = engine.Fuel })},
-		"limit without guard":          {TypeOutcome, outcome(func(m *Outcome) { m.Outcome.Class = engine.Limit })},
+		"limit without guard":          {TypeOutcome, outcome(func(m *Outcome) { m.Outcome.Class = engine.ClassLimit })},
 		"negative fuel":                {TypeOutcome, outcome(func(m *Outcome) { m.Outcome.Usage.Fuel = -1 })},
 		"negative overrun":             {TypeOutcome, outcome(func(m *Outcome) { m.Outcome.Usage.Overrun = -1 })},
-		"an error with a value":        {TypeOutcome, outcome(func(m *Outcome) { m.Outcome.Class, m.Value.Present = engine.ScriptError, true })},
+		"an error with a value":        {TypeOutcome, outcome(func(m *Outcome) { m.Outcome.Class, m.Value.Present = engine.ClassScriptError, true })},
 		"a flag of 2":                  {TypeOutcome, append([]byte{2, 0, 0, 0, 'o', 'k', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2}, make([]byte, 74)...)},
 		"a string of 4 GiB":            {TypeBye, []byte{255, 255, 255, 255, 'x'}},
 		"a message of 4097":            {TypeOutcome, append(append([]byte{2, 0, 0, 0, 'o', 'k', 0, 0, 0, 0, 1, 16, 0, 0}, make([]byte, 4097)...), make([]byte, 79)...)},
@@ -202,8 +202,8 @@ func TestLargestFits(t *testing.T) {
 	long := strings.Repeat("é", 10_000)
 	bounds := FromWorker(100)
 	for _, m := range []Message{
-		Outcome{Outcome: engine.Outcome{Class: engine.ResultNotSerializable, Message: long, JSStack: long}},
-		Outcome{Outcome: engine.Outcome{Class: engine.OK}, Value: Text{Present: true, Inline: bytes.Repeat([]byte("1"), 100)}},
+		Outcome{Outcome: engine.Outcome{Class: engine.ClassResultNotSerializable, Message: long, JSStack: long}},
+		Outcome{Outcome: engine.Outcome{Class: engine.ClassOK}, Value: Text{Present: true, Inline: bytes.Repeat([]byte("1"), 100)}},
 		Ready{Measures: func() (m []Measure) {
 			for range 70 {
 				m = append(m, Measure{Name: long, Reason: long})

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 )
 
@@ -188,16 +187,6 @@ func TestDirStoreCannotBeLeft(t *testing.T) {
 	}
 	if es, err := os.ReadDir(outside); err != nil || len(es) != 1 {
 		t.Errorf("the directory outside holds %v, %v", es, err)
-	}
-}
-
-func TestDirStoreRefusesWhatIsNoFile(t *testing.T) {
-	d, dir := openDir(t)
-	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Fetch(t.Context(), "pipe", 10); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("got %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"runtime"
@@ -99,11 +100,18 @@ type herd struct {
 	hardening []Measure // of the worker that started last
 }
 
+// workerNice is the nice value of workers.
+const workerNice = 5
+
 // spawner starts every process of the pool. PDEATHSIG is sent when the thread
 // that spawned ends, not when the process does, so all of them are spawned from
 // one thread, which lasts as long as the pool.
 func (h *herd) spawner() {
 	runtime.LockOSThread() // never unlocked: the thread ends here, and by then no worker is left
+	// A worker inherits the priority of the thread that spawns it. With more
+	// workers than processors the host's loop is served first; a system that
+	// refuses costs only that.
+	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, workerNice)
 	for start := range h.spawn {
 		start()
 	}
@@ -394,12 +402,33 @@ func monotonic() int64 {
 	return t.Nano()
 }
 
+// epoch pairs an instant of this process with the machine's clock. Both run on
+// CLOCK_MONOTONIC, so one pair serves for ever, and the order of instants survives
+// the way between processes; a pair read at each use would lose it to preemption.
+var epoch = sync.OnceValue(func() (e struct {
+	at   time.Time
+	mono int64
+}) {
+	best := int64(math.MaxInt64)
+	for range 16 { // the tightest of some readings
+		before := monotonic()
+		now := time.Now()
+		if after := monotonic(); after-before < best {
+			best = after - before
+			e.at, e.mono = now, before+best/2
+		}
+	}
+	return e
+})
+
 func fromMonotonic(at int64) time.Time {
-	return time.Now().Add(time.Duration(at - monotonic()))
+	e := epoch()
+	return e.at.Add(time.Duration(at - e.mono))
 }
 
 func toMonotonic(t time.Time) int64 {
-	return monotonic() - int64(time.Since(t))
+	e := epoch()
+	return e.mono + int64(t.Sub(e.at))
 }
 
 // kill ends the process and whatever it started. It may be called at any time

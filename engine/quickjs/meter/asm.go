@@ -34,6 +34,14 @@ func (a *asm) charge(fuel, t, hook uint32, push func()) {
 	a.op(opCall, hook).raw(opEnd)
 }
 
+// chargeBack is the check at a branch back to a loop: with fuel left it is that
+// branch, and no other is taken.
+func (a *asm) chargeBack(fuel, t, hook, depth uint32) {
+	a.op(opGlobalGet, fuel).i32(1).raw(opI32Sub).op(opLocalTee, t).op(opGlobalSet, fuel)
+	a.op(opLocalGet, t).i32(0).raw(opI32GeS).op(opBrIf, depth)
+	a.op(opCall, hook).op(opBr, depth)
+}
+
 var i32x3 = FuncType{Params: []ValType{I32, I32, I32}}
 
 // addBulkHelpers adds the chunked copy and fill for lengths above BulkChunk.
@@ -123,6 +131,11 @@ func (w *rewriter) rewriteBody(i int, own bool) error {
 		a.charge(w.g.fuel, t, w.renumber(hookImport), push)
 	}
 	checks := !w.o.NoChecks && !own
+	plan, err := planLoops(w.module, b.code)
+	if err != nil {
+		return err
+	}
+	atBranch := []bool{false} // by block: a loop that is checked where branches lead back
 	if !own {
 		for _, mk := range w.marks[f] {
 			if mk.address >= 0 {
@@ -142,10 +155,30 @@ func (w *rewriter) rewriteBody(i int, own bool) error {
 	}
 	var previous, before instr
 	var fail error
-	err := walk(b.code, func(in instr, _, _ int) {
+	err = walk(b.code, func(in instr) {
 		defer func() { before, previous = previous, in }()
 		keep := func() { a.raw(b.code[in.from:in.to]...) }
+		switch in.op {
+		case opBlock, opIf, opLoop:
+			atBranch = append(atBranch, in.op == opLoop && plan[in.from] && checks)
+		case opEnd:
+			atBranch = atBranch[:len(atBranch)-1]
+		}
 		switch {
+		case (in.op == opBr || in.op == opBrIf) && atBranch[len(atBranch)-1-int(in.imm)]:
+			depth := uint32(in.imm)
+			if in.op == opBrIf {
+				a.raw(opIf, blockEmpty)
+				depth++
+			}
+			used = true
+			a.chargeBack(w.g.fuel, t, w.renumber(hookImport), depth)
+			if in.op == opBrIf {
+				a.raw(opEnd)
+			}
+			w.out.Loops++
+		case in.op == opLoop && atBranch[len(atBranch)-1]:
+			keep()
 		case in.op == opCall || in.op == opRefFunc:
 			target := uint32(in.imm)
 			if to, ok := w.redirect[target]; ok && f != to {

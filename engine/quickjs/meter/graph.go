@@ -1,7 +1,6 @@
 package meter
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 )
@@ -10,37 +9,49 @@ import (
 // with the loop checks every cycle of calls passes one, and no fan-out of calls
 // runs through more than about maxStraight instructions without one.
 //
-// A call inside a loop has passed the loop's check since its function was
-// entered; only the other calls can form a cycle without a check. What is left
+// A call inside a loop with a check at its header has passed it since its function
+// was entered; only the other calls can form a cycle without a check. What is left
 // is a feedback vertex set of that graph, chosen greedily.
 func chooseEntries(m *module) (map[uint32]bool, error) {
 	n := len(m.funcs)
-	calls := make([][]uint32, n)   // edges that no loop's check guards, with repetition
-	guarded := make([][]uint32, n) // the others
-	size := make([]int, n)
+	calls := make([][]uint32, n) // edges that no loop's check guards
 	byType := tableTargets(m)
 	for i := range m.bodies {
 		f := m.importedFuncs + i
+		plan, err := planLoops(m, m.bodies[i].code)
+		if err != nil {
+			return nil, fmt.Errorf("body of function %d (%s): %w", f, m.names[uint32(f)], err)
+		}
 		var fail error
-		err := walk(m.bodies[i].code, func(in instr, loops, _ int) {
-			size[f]++
-			edges := &calls[f]
-			if loops > 0 {
-				edges = &guarded[f]
-			}
+		headers := []int{0} // by block: header checks passed since the entry
+		err = walk(m.bodies[i].code, func(in instr) {
+			passed := headers[len(headers)-1]
 			switch in.op {
+			case opLoop:
+				if !plan[in.from] {
+					passed++
+				}
+				headers = append(headers, passed)
+			case opBlock, opIf:
+				headers = append(headers, passed)
+			case opEnd:
+				headers = headers[:len(headers)-1]
 			case opCall:
 				if in.imm >= int64(n) {
 					fail = fmt.Errorf("function %d calls function %d of %d", f, in.imm, n)
 					return
 				}
-				*edges = append(*edges, uint32(in.imm))
+				if passed == 0 {
+					calls[f] = append(calls[f], uint32(in.imm))
+				}
 			case opCallIndirect:
 				if in.imm >= int64(len(m.types)) {
 					fail = fmt.Errorf("function %d calls by type %d of %d", f, in.imm, len(m.types))
 					return
 				}
-				*edges = append(*edges, byType(uint32(in.imm))...)
+				if passed == 0 {
+					calls[f] = append(calls[f], byType(uint32(in.imm))...)
+				}
 			}
 		})
 		if err != nil {
@@ -64,46 +75,123 @@ func chooseEntries(m *module) (map[uint32]bool, error) {
 			break
 		}
 	}
-	// What a call runs through before its first check, callees first. Where the
-	// sum is too large, the heaviest callees get checks: a check in the caller
-	// would not shorten what comes behind it.
-	weight := make([]int, n)
-	lighten := func(f int, sites []uint32) int {
-		sum := size[f]
-		for _, c := range sites {
-			if !entries[c] {
-				sum += weight[c]
-			}
-		}
-		if sum <= maxStraight {
-			return sum
-		}
-		heavy := slices.Clone(sites)
-		slices.SortFunc(heavy, func(a, b uint32) int { return cmp.Or(weight[b]-weight[a], int(a)-int(b)) })
-		for _, c := range heavy {
-			if sum <= maxStraight {
-				break
-			}
-			if !entries[c] {
-				if int(c) >= m.importedFuncs {
-					entries[c] = true
-				}
-				for _, d := range sites {
-					if d == c {
-						sum -= weight[c]
-					}
-				}
-			}
-		}
-		return sum
-	}
-	for _, scc := range components(calls, entries) { // in reverse topological order
-		weight[scc[0]] = lighten(int(scc[0]), calls[scc[0]])
-	}
-	for f := range n {
-		lighten(f, append(slices.Clone(calls[f]), guarded[f]...))
+	if err := breakRuns(m, byType, calls, entries); err != nil {
+		return nil, err
 	}
 	return entries, nil
+}
+
+// breakRuns adds entry checks where a run of instructions from one check to the
+// next could be longer than maxStraight: fan-out of calls is no cycle, and runs as
+// long as one. Callees come first, and a second pass weighs the calls that a
+// loop's check guards, which have no such order.
+func breakRuns(m *module, byType func(uint32) []uint32, calls [][]uint32, entries map[uint32]bool) error {
+	var order []uint32
+	for _, scc := range components(calls, entries) {
+		order = append(order, scc...)
+	}
+	for f := range calls {
+		if entries[uint32(f)] {
+			order = append(order, uint32(f))
+		}
+	}
+	run := make([]int, len(calls))
+	for range 2 {
+		for _, f := range order {
+			if int(f) < m.importedFuncs {
+				continue
+			}
+			longest, err := longestRun(m, f, func(in instr, before int) int {
+				targets := []uint32{uint32(in.imm)}
+				if in.op == opCallIndirect {
+					targets = byType(uint32(in.imm))
+				}
+				after := 0
+				for _, c := range targets {
+					if int(c) >= m.importedFuncs && before+run[c] > maxStraight {
+						entries[c] = true
+					}
+					if !entries[c] {
+						after = max(after, before+run[c])
+					}
+				}
+				return after
+			})
+			if err != nil {
+				return err
+			}
+			run[f] = longest
+		}
+	}
+	return nil
+}
+
+// longestRun bounds the instructions that one call of f runs through without a
+// check, on the longest of its paths. call says what a run comes to by a call; behind
+// a function with a check it begins anew. A branch back passes a check.
+func longestRun(m *module, f uint32, call func(in instr, before int) int) (int, error) {
+	const dead = -1
+	type label struct {
+		reach int // longest run that branches to its end
+		above int // of an if without else: the run at its condition
+		loop  bool
+	}
+	code := m.bodies[int(f)-m.importedFuncs].code
+	plan, err := planLoops(m, code)
+	if err != nil {
+		return 0, err
+	}
+	labels := []label{{reach: dead, above: dead}}
+	at, longest := 0, 0
+	branch := func(depth uint32) {
+		l := &labels[len(labels)-1-int(depth)]
+		l.reach = max(l.reach, at)
+	}
+	err = walk(code, func(in instr) {
+		if at != dead {
+			at++
+		}
+		switch in.op {
+		case opLoop:
+			labels = append(labels, label{reach: dead, above: dead, loop: true})
+			if at != dead && !plan[in.from] {
+				at = 0
+			}
+		case opBlock:
+			labels = append(labels, label{reach: dead, above: dead})
+		case opIf:
+			labels = append(labels, label{reach: dead, above: at})
+		case opElse:
+			l := &labels[len(labels)-1]
+			branch(0)
+			at, l.above = l.above, dead
+		case opEnd:
+			l := labels[len(labels)-1]
+			labels = labels[:len(labels)-1]
+			if at = max(at, l.above); !l.loop {
+				at = max(at, l.reach)
+			}
+		case opBr:
+			branch(uint32(in.imm))
+			at = dead
+		case opBrIf:
+			branch(uint32(in.imm))
+		case opBrTable:
+			r := &reader{b: code, pos: in.from + 1}
+			for range uint64(r.uleb()) + 1 {
+				branch(r.uleb())
+			}
+			at = dead
+		case opReturn, opUnreachable:
+			at = dead
+		case opCall, opCallIndirect:
+			if at != dead {
+				at = call(in, at)
+			}
+		}
+		longest = max(longest, at)
+	})
+	return longest, err
 }
 
 // tableTargets gives the functions that a call by type may reach: those of the
@@ -119,7 +207,7 @@ func tableTargets(m *module) func(t uint32) []uint32 {
 		}
 	}
 	for i := range m.bodies {
-		_ = walk(m.bodies[i].code, func(in instr, _, _ int) {
+		_ = walk(m.bodies[i].code, func(in instr) {
 			if in.op == opRefFunc && in.imm < int64(len(m.funcs)) {
 				taken[uint32(in.imm)] = true
 			}

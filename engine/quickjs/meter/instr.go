@@ -38,6 +38,7 @@ const (
 	opI32LtU       = 0x49
 	opI32GtU       = 0x4b
 	opI32LeU       = 0x4d
+	opI32GeS       = 0x4e
 	opI32GeU       = 0x4f
 	opI64GtU       = 0x56
 	opI32Add       = 0x6a
@@ -137,23 +138,19 @@ func (in *instr) read(r *reader) {
 	in.to = r.pos
 }
 
-// walk calls f for every instruction of a body, with the number of loops and
-// of blocks of any kind that enclose it, and checks that the blocks are balanced.
-func walk(code []byte, f func(in instr, loops, depth int)) error {
+// walk calls f for every instruction of a body and checks that the blocks are
+// balanced.
+func walk(code []byte, f func(in instr)) error {
 	r := &reader{b: code}
 	var open []byte
-	loops := 0
 	for r.err == nil {
 		var in instr
 		if in.read(r); r.err != nil {
 			break
 		}
-		f(in, loops, len(open))
+		f(in)
 		switch in.op {
 		case opBlock, opLoop, opIf:
-			if in.op == opLoop {
-				loops++
-			}
 			open = append(open, in.op)
 		case opElse:
 			if len(open) == 0 || open[len(open)-1] != opIf {
@@ -165,9 +162,6 @@ func walk(code []byte, f func(in instr, loops, depth int)) error {
 					return fmt.Errorf("at byte %d: code after the end of the body", in.to)
 				}
 				return nil
-			}
-			if open[len(open)-1] == opLoop {
-				loops--
 			}
 			open = open[:len(open)-1]
 		}

@@ -5,7 +5,7 @@
 // even if it corrupts linear memory, and checks that subtract from it and call a
 // host function, the hook, when it falls below zero:
 //
-//   - at every loop header;
+//   - in every loop, at its header or at the branches back to it;
 //   - at the entry of enough functions that no recursion and no fan-out of calls
 //     runs far without a check;
 //   - at every bulk memory operation, by volume; large ones run in chunks.
@@ -49,12 +49,12 @@ const (
 	// full stack may overflow it again, in script code that formats the first
 	// error, so the last value alone would not do.
 	Captures = 8
-	// maxStraight bounds the instructions that a function may run through, with
-	// what it calls, before a check: heavy callees get one at their entry. It is
-	// a sum over all calls, of which one path takes few: in QuickJS the longest
-	// run from check to check is 666,503 instructions (at boot; TestQuickJSRunsNotFarUnchecked).
-	// Smaller bounds cost speed: 1<<20 gave 405 entries for 68 and 1.5 % on the workloads.
-	maxStraight = 1 << 28
+	// maxStraight bounds the instructions that a call may run through before a
+	// check, on the longest path of every function on the way; what would pass it
+	// gets a check at its entry. The bound is loose: in QuickJS the longest run
+	// is 2.2 million instructions, under a millisecond (TestQuickJSRunsNotFarUnchecked).
+	// A tighter one puts checks into small functions that are called all the time.
+	maxStraight = 1 << 24
 )
 
 // Import names a host function.
@@ -171,13 +171,6 @@ func (w *rewriter) rewrite() error {
 	if err := w.addGlobals(); err != nil {
 		return err
 	}
-	for i := range w.bodies {
-		f := uint32(w.importedFuncs + i)
-		err := walk(w.bodies[i].code, func(in instr, _, _ int) {})
-		if err != nil {
-			return fmt.Errorf("body of function %d (%s): %w", f, w.names[f], err)
-		}
-	}
 	if err := w.resolveMarks(); err != nil {
 		return err
 	}
@@ -199,7 +192,8 @@ func (w *rewriter) rewrite() error {
 		// The meter's own functions only need their calls renumbered.
 		own := i >= original
 		if err := w.rewriteBody(i, own); err != nil {
-			return err
+			f := uint32(w.importedFuncs + i)
+			return fmt.Errorf("body of function %d (%s): %w", f, w.names[f], err)
 		}
 	}
 	for _, im := range w.added {

@@ -10,8 +10,8 @@ import (
 	"github.com/sandbed/sandbed/engine/quickjs/meter"
 )
 
-// An edit takes something away from one check, given as the instructions of its
-// body from global.get to end.
+// An edit takes something away from one check, given as its instructions from
+// global.get to end, or to the branch back that it guards.
 type edit struct {
 	name string
 	do   func(wasm []byte, check []instr)
@@ -19,13 +19,16 @@ type edit struct {
 
 var edits = []edit{
 	{"the check is gone", func(wasm []byte, check []instr) {
-		for at := check[0].off; at <= check[len(check)-1].off; at++ {
+		last := check[len(check)-1]
+		for at := check[0].off; at < last.off || at == last.off && last.op == opEnd; at++ {
 			wasm[at] = opNop
 		}
 	}},
 	{"c = 0", func(wasm []byte, check []instr) { wasm[check[1].off+1] = 0 }},
 	{"c = -1", func(wasm []byte, check []instr) { wasm[check[1].off+1] = 0x7F }},
-	{"the test is turned round", func(wasm []byte, check []instr) { wasm[check[7].off] = opI32GeS }},
+	{"the test is turned round", func(wasm []byte, check []instr) {
+		wasm[check[7].off] = byte(opI32GeS + opI32LtS - check[7].op)
+	}},
 	{"the charge is added", func(wasm []byte, check []instr) { wasm[check[2].off] = opI32Add }},
 	{"the hook is not called", func(wasm []byte, check []instr) {
 		for at := check[9].off; at < check[10].off; at++ {
@@ -76,6 +79,22 @@ const checkLen = 11 // instructions of a check of the meter
 // what is done to it must be found.
 func needed(m *module, f, at int) bool {
 	b := m.funcs[f].body
+	if b[at+8].op == opBrIf { // at a branch back, the only way round an innermost loop
+		head := int(b[at+8].to[0])
+		if b[head].op != opLoop {
+			return false
+		}
+		for i := head + 1; i < int(b[head].x); i++ {
+			if i >= at && i < at+checkLen || i == at-1 && b[i].op == opIf {
+				continue
+			}
+			switch b[i].op {
+			case opLoop, opCall, opCallIndirect, opGlobalSet, opUnreachable, opReturn, opBr, opBrTable, opIf, opBlock, opElse:
+				return false
+			}
+		}
+		return true
+	}
 	// A loop of its own: its header stands before the check, and the way back
 	// to it passes no other one if the loop is the innermost and makes no call.
 	if at == 0 || b[at-1].op != opLoop {

@@ -19,6 +19,7 @@ const (
 	vInt           // an i32 in [lo, hi], unsigned
 	vFuel          // the content id of the fuel global, or that less an amount in [lo, hi]
 	vNegative      // 1 when the fuel content id is below zero, else 0
+	vLeft          // 0 when the fuel content id is below zero, else 1
 	vCompare       // a comparison of local of: it is ≤ hi if true, and ≤ lo if false
 )
 
@@ -311,7 +312,7 @@ func (s *scanner) run() {
 		}
 		if s.st.spend != nil {
 			switch in.op {
-			case opLocalGet, opLocalSet, opLocalTee, opI32Const, opGlobalGet, opI32LtS, opI32GtS, opNop, opIf:
+			case opLocalGet, opLocalSet, opLocalTee, opI32Const, opGlobalGet, opI32LtS, opI32GtS, opI32GeS, opNop, opIf, opBrIf:
 			default:
 				s.unspent()
 			}
@@ -405,6 +406,17 @@ func (s *scanner) step(i int, in *instr) int {
 		s.die()
 	case opBrIf:
 		c := s.pop()
+		if sp := s.st.spend; sp != nil {
+			// With fuel left it branches; else the hook is called, and the same branch taken.
+			if c.kind == vLeft && c.id == sp.id && body[i+1].op == opCall && body[i+1].x == s.hook &&
+				body[i+2].op == opBr && body[i+2].to[0] == in.to[0] {
+				s.settle(sp)
+				s.branch(in.to[0], i, s.st)
+				s.die()
+				return i + 2
+			}
+			s.unspent()
+		}
 		taken := s.st
 		if s.track {
 			taken = s.st.clone()
@@ -467,7 +479,7 @@ func (s *scanner) step(i int, in *instr) int {
 			v = val{}
 		}
 		s.push(v)
-	case opI32Add, opI32Sub, opI32And, opI32ShrU, opI32LtS, opI32LtU, opI32GtS, opI32GtU, opI32LeU, opI32GeU:
+	case opI32Add, opI32Sub, opI32And, opI32ShrU, opI32LtS, opI32LtU, opI32GtS, opI32GtU, opI32LeU, opI32GeS, opI32GeU:
 		b, a := s.pop(), s.pop()
 		s.push(s.binary(op, a, b))
 	case opTableGet, opRefIsNull:
@@ -598,6 +610,8 @@ func (s *scanner) binary(op uint16, a, b val) val {
 			return val{kind: vFuel, id: s.fresh(), base: a.id, lo: -b.lo, hi: -b.lo, of: -1}
 		case op == opI32LtS && a.kind == vFuel && isConst(b) && b.lo == 0:
 			return val{kind: vNegative, id: a.id, of: -1}
+		case op == opI32GeS && a.kind == vFuel && isConst(b) && b.lo == 0:
+			return val{kind: vLeft, id: a.id, of: -1}
 		case op == opI32GtS && b.kind == vFuel && isConst(a) && a.lo == 0:
 			return val{kind: vNegative, id: b.id, of: -1}
 		}

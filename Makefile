@@ -26,4 +26,4 @@ bench: ## the full suite; writes bench-out/
 	go run ./cmd/benchrun
 
 stress: ## a million mixed evaluations with kills
-	STRESS=1 go test -p 1 -run Stress -v -timeout 3h ./engine/quickjs ./pool
+	STRESS=1 go test -p 1 -run Stress -v -timeout 3h ./engine/quickjs ./pool ./pool/internal/processtest

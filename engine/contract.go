@@ -104,7 +104,8 @@ func (o Outcome) Label() string {
 	return string(o.Class)
 }
 
-// Usage is what one evaluation used.
+// Usage is what one evaluation used. A run whose worker was ended from outside
+// may report none of it: the figures went with the worker.
 type Usage struct {
 	// Fuel is the metered work of seeding, script and dump, in units of about
 	// one bytecode operation. The same script, input, limits and build use the same fuel,

@@ -263,8 +263,16 @@ func TestStressKills(t *testing.T) {
 	if settled != int64(total) || s.Submitted != settled {
 		t.Errorf("%d runs, and the books say %+v", total, s)
 	}
-	// A worker that was killed while it started is not tried again unasked.
-	if err := p.Warm(context.Background()); err != nil {
+	// A worker that was killed while it started is not tried again unasked, and a
+	// Warm that comes while it still seems to start reports that start: three
+	// workers have at most three to report.
+	err := p.Warm(context.Background())
+	for range 3 {
+		if err != nil {
+			err = p.Warm(context.Background())
+		}
+	}
+	if err != nil {
 		t.Errorf("warming afterwards: %v", err)
 	}
 	eventually(t, "three workers, and no fourth process", func() bool { s := p.Stats(); return s.Idle == 3 && s.Processes == 3 })

@@ -131,9 +131,9 @@ func (w *rewriter) rewriteBody(i int, own bool) error {
 		a.charge(w.g.fuel, t, w.renumber(hookImport), push)
 	}
 	checks := !w.o.NoChecks && !own
-	plan, err := planLoops(w.module, b.code)
-	if err != nil {
-		return err
+	var plan loopPlan // the meter's own functions have none
+	if !own {
+		plan = w.plans[i]
 	}
 	atBranch := []bool{false} // by block: a loop that is checked where branches lead back
 	if !own {
@@ -155,7 +155,7 @@ func (w *rewriter) rewriteBody(i int, own bool) error {
 	}
 	var previous, before instr
 	var fail error
-	err = walk(b.code, func(in instr) {
+	err := walk(b.code, func(in instr) {
 		defer func() { before, previous = previous, in }()
 		keep := func() { a.raw(b.code[in.from:in.to]...) }
 		switch in.op {

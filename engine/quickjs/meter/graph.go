@@ -18,17 +18,13 @@ func chooseEntries(m *module) (map[uint32]bool, error) {
 	byType := tableTargets(m)
 	for i := range m.bodies {
 		f := m.importedFuncs + i
-		plan, err := planLoops(m, m.bodies[i].code)
-		if err != nil {
-			return nil, fmt.Errorf("body of function %d (%s): %w", f, m.names[uint32(f)], err)
-		}
 		var fail error
 		headers := []int{0} // by block: header checks passed since the entry
-		err = walk(m.bodies[i].code, func(in instr) {
+		err := walk(m.bodies[i].code, func(in instr) {
 			passed := headers[len(headers)-1]
 			switch in.op {
 			case opLoop:
-				if !plan[in.from] {
+				if !m.plans[i][in.from] {
 					passed++
 				}
 				headers = append(headers, passed)
@@ -137,17 +133,14 @@ func longestRun(m *module, f uint32, call func(in instr, before int) int) (int, 
 		loop  bool
 	}
 	code := m.bodies[int(f)-m.importedFuncs].code
-	plan, err := planLoops(m, code)
-	if err != nil {
-		return 0, err
-	}
+	plan := m.plans[int(f)-m.importedFuncs]
 	labels := []label{{reach: dead, above: dead}}
 	at, longest := 0, 0
 	branch := func(depth uint32) {
 		l := &labels[len(labels)-1-int(depth)]
 		l.reach = max(l.reach, at)
 	}
-	err = walk(code, func(in instr) {
+	err := walk(code, func(in instr) {
 		if at != dead {
 			at++
 		}

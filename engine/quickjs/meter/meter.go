@@ -174,6 +174,14 @@ func (w *rewriter) rewrite() error {
 	if err := w.resolveMarks(); err != nil {
 		return err
 	}
+	for i := range w.bodies {
+		plan, err := planLoops(w.module, w.bodies[i].code)
+		if err != nil {
+			f := uint32(w.importedFuncs + i)
+			return fmt.Errorf("body of function %d (%s): %w", f, w.names[f], err)
+		}
+		w.plans = append(w.plans, plan)
+	}
 	original := len(w.bodies)
 	if !w.o.NoChecks {
 		var err error

@@ -105,6 +105,7 @@ type module struct {
 	dataOffsets     []int64
 	dataCount       []byte
 	names           map[uint32]string // functions
+	plans           []loopPlan        // by body, as planLoops made them
 	globalNames     map[uint32]string
 	moduleName      string
 }

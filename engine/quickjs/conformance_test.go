@@ -8,24 +8,9 @@ import (
 	"github.com/sandbed/sandbed/engine/quickjs"
 )
 
-// newEngine gives an engine that the test closes.
-func newEngine(tb testing.TB, c quickjs.Config) *quickjs.Engine {
-	tb.Helper()
-	e, err := quickjs.New(tb.Context(), c)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			tb.Errorf("closing the engine: %v", err)
-		}
-	})
-	return e
-}
-
 func TestConformance(t *testing.T) {
 	report := enginetest.Run(t, func(tb testing.TB) engine.Backend {
-		return newEngine(tb, quickjs.Config{}).InProcess()
+		return quickjs.NewTestEngine(tb, quickjs.Config{}).InProcess()
 	})
 	list, err := enginetest.InexactCases()
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 // Metered code does what the plain code does: every case of the corpus that
 // needs no guard of time gives the same outcome from both, memory included.
 func TestCorpusPlainAgainstMetered(t *testing.T) {
-	metered, err := newEngine(t, quickjs.Config{}).NewVM(t.Context())
+	metered, err := quickjs.NewTestEngine(t, quickjs.Config{}).NewVM(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer metered.Close()
-	plain, err := newEngine(t, quickjs.Config{Metering: quickjs.Off}).NewVM(t.Context())
+	plain, err := quickjs.NewTestEngine(t, quickjs.Config{Metering: quickjs.Off}).NewVM(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,8 +103,8 @@ func (e *evaluation) script(input uint64) uint64 {
 		return 0
 	}
 	size := uint64(len(source))
-	compile := func(flags uint64) (uint64, bool) {
-		return e.invoke(e.fn.eval, uint64(img.js), uint64(src), size, uint64(file), flags)
+	eval := func(call func(api.Function, ...uint64) (uint64, bool), flags uint64) (uint64, bool) {
+		return call(e.fn.eval, uint64(img.js), uint64(src), size, uint64(file), flags)
 	}
 	isModule := e.req.Script.Kind == engine.Module
 	var value uint64
@@ -112,17 +112,17 @@ func (e *evaluation) script(input uint64) uint64 {
 	if e.req.Script.Kind == engine.Detect && mayBeModule(source) {
 		// What compiles as a program is one; the rest is a module, and its
 		// errors are reported as such.
-		if value, ok = compile(evalGlobal | compileOnly); ok && tag(value) == tagException {
+		if value, ok = eval(e.invoke, evalGlobal|compileOnly); ok && tag(value) == tagException {
 			isModule = true
 			_, ok = e.invoke(e.fn.getException, uint64(img.js)) // drop it
 		} else if ok {
 			value, ok = e.value(e.fn.evalFunction, uint64(img.js), value)
 		}
 	} else if !isModule {
-		value, ok = e.value(e.fn.eval, uint64(img.js), uint64(src), size, uint64(file), evalGlobal)
+		value, ok = eval(e.value, evalGlobal)
 	}
 	if ok && isModule {
-		value, ok = e.value(e.fn.eval, uint64(img.js), uint64(src), size, uint64(file), evalModule|compileOnly)
+		value, ok = eval(e.value, evalModule|compileOnly)
 	}
 	if !ok {
 		return 0

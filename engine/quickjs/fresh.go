@@ -30,9 +30,7 @@ func (e *Engine) FreshRuntime(ctx context.Context, n int) (time.Duration, error)
 		return 0, err
 	}
 	copy(v.mem.bytes()[source:], "1+1\x00")
-	for i, slot := range []uint32{slotCalloc, slotMalloc, slotFree, slotRealloc, e.slots[1]} {
-		v.store32(table+uint32(4*i), slot)
-	}
+	v.storeAllocator(table)
 	newRuntime, newContext := v.module.ExportedFunction("JS_NewRuntime2"), v.module.ExportedFunction("JS_NewContext")
 	freeContext, freeRuntime := v.module.ExportedFunction("JS_FreeContext"), v.module.ExportedFunction("JS_FreeRuntime")
 	start := time.Now()

@@ -69,12 +69,9 @@ func (e *Engine) boot(ctx context.Context) (img *image, err error) {
 		v.stackLimit.Set(uint64(img.stackLow + redZone))
 		return nil
 	})
-	// The allocator's functions, with the usable-size function that the build lacks.
 	table := v.alloc(call, 20)
 	step("allocator", func() error {
-		for i, slot := range []uint32{slotCalloc, slotMalloc, slotFree, slotRealloc, e.slots[1]} {
-			v.store32(table+uint32(4*i), slot)
-		}
+		v.storeAllocator(table)
 		return nil
 	})
 	img.rt = uint32(call("JS_NewRuntime2", uint64(table), 0))
@@ -153,6 +150,14 @@ func (v *VM) alloc(call func(string, ...uint64) uint64, n int) uint32 {
 		call("malloc: out of memory") // no such function: fails the boot with this text
 	}
 	return at
+}
+
+// storeAllocator writes a JSMallocFunctions: the module's own functions, with
+// the usable-size function that the build lacks.
+func (v *VM) storeAllocator(at uint32) {
+	for i, slot := range []uint32{slotCalloc, slotMalloc, slotFree, slotRealloc, v.engine.slots[1]} {
+		v.store32(at+uint32(4*i), slot)
+	}
 }
 
 // stackMargin is the part of a stack that QuickJS's own check leaves free for

@@ -37,16 +37,13 @@ const (
 	opI32LtS       = 0x48
 	opI32LtU       = 0x49
 	opI32GtU       = 0x4b
-	opI32LeU       = 0x4d
 	opI32GeS       = 0x4e
-	opI32GeU       = 0x4f
 	opI64GtU       = 0x56
 	opI32Add       = 0x6a
 	opI32Sub       = 0x6b
 	opI32Or        = 0x72
 	opI32ShrU      = 0x76
 	opI64Add       = 0x7c
-	opI64ShrU      = 0x88
 	opI64ExtendU   = 0xad
 	opI64Shl       = 0x86
 	opLastPlain    = 0xc4

@@ -333,7 +333,7 @@ func (w *rewriter) addTable() error {
 		return errors.New("Options.Table needs a module that defines one table")
 	}
 	t := &w.tables[0]
-	e := elements{active: true, offset: int64(t.min)}
+	var e elements
 	e.prefix = append(appendSleb([]byte{0, opI32Const}, int64(int32(t.min))), opEnd)
 	for _, f := range w.o.Table {
 		index := uint32(importBase + len(w.added))

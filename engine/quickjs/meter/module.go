@@ -78,8 +78,6 @@ type elements struct {
 	nulls  []bool // for expression vectors: ref.null at this place
 	exprs  bool
 	typ    byte // reference type of an expression vector
-	active bool
-	offset int64 // constant offset of an active segment, -1 if not constant
 }
 
 type module struct {
@@ -107,7 +105,6 @@ type module struct {
 	names           map[uint32]string // functions
 	plans           []loopPlan        // by body, as planLoops made them
 	globalNames     map[uint32]string
-	moduleName      string
 }
 
 type table struct {
@@ -326,18 +323,17 @@ func constOffset(s *reader) int64 {
 func (m *module) decodeElements(s *reader) {
 	for range s.count() {
 		from := s.pos
-		e := elements{offset: -1}
+		var e elements
 		flags := s.uleb()
 		if flags > 7 {
 			s.fail(fmt.Errorf("element segment flags %d", flags))
 			return
 		}
 		if flags&1 == 0 {
-			e.active = true
 			if flags&2 != 0 {
 				s.uleb()
 			}
-			e.offset = constOffset(s)
+			skipExpr(s)
 		}
 		e.exprs = flags&4 != 0
 		if flags&3 != 0 {
@@ -424,7 +420,7 @@ func (m *module) decodeNames(s *reader) {
 		sub := &reader{b: s.bytes(int(s.uleb()))}
 		switch id {
 		case 0:
-			m.moduleName = sub.name()
+			sub.name() // the module's own
 		case 1, 7:
 			into := m.names
 			if id == 7 {

@@ -25,6 +25,7 @@ const (
 	exitHeld   = 0 // all held; an evaluation ended with class ok
 	exitBroken = 1 // a guarantee did not hold; an evaluation ended in another class
 	exitUsage  = 2 // usage, or input that cannot be read
+	exitUnfit  = 3 // the machine or the controls allow no verdict: try again elsewhere
 	exitFailed = 4 // a benchmark failed or gave a wrong answer
 )
 
@@ -72,6 +73,17 @@ type cli struct {
 	Run        runCmd        `cmd:"" default:"withargs" help:"Measure the sandbox and write a report (the default command)."`
 	Eval       evalCmd       `cmd:"" help:"Evaluate one script and print the outcome as one line of JSON."`
 	Guarantees guaranteesCmd `cmd:"" help:"Put the sandbox through the conformance suite."`
+	Demux      demuxCmd      `cmd:"" help:"Run a command and split its output with bounded memory."`
+	Compare    compareCmd    `cmd:"" help:"Compare two commits: build both, interleave, judge, report."`
+	Gate       gateCmd       `cmd:"" help:"Judge samples on disk, or two files of go test -bench."`
+	Report     reportCmd     `cmd:"" help:"Write the report of samples on disk, or of two files of go test -bench."`
+	History    historyCmd    `cmd:"" help:"Keep and show the history of the main branch."`
+	AA         aaCmd         `cmd:"" name:"aa" help:"Compare a commit with itself, many times: the rate of false alarms."`
+	Power      powerCmd      `cmd:"" help:"Inject slowdowns of known size: the rate at which they are found."`
+	Selftest   selftestCmd   `cmd:"" help:"Put the gate through synthetic streams; measures nothing."`
+	Calibrate  calibrateCmd  `cmd:"" help:"Say whether this machine is fit to compare on."`
+	Merge      mergeCmd      `cmd:"" help:"Join the samples of the shards of one comparison."`
+	Sample     sampleCmd     `cmd:"" help:"One launch of one row, as one line of JSON: what compare starts."`
 	Cold       coldCmd       `cmd:"" hidden:"" help:"Evaluate 1+1 in a new process: what run starts to measure cold starts."`
 }
 

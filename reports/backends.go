@@ -40,8 +40,8 @@ func (w *writer) figures(group string, keep func(sample.Sample) bool) (order []s
 	return order, cells
 }
 
-// place names where a row was measured.
-func place(s sample.Sample) string {
+// where names the place in which a row was measured.
+func where(s sample.Sample) string {
 	for _, b := range backendNames {
 		if s.Key("backend") == b.backend {
 			switch n := s.Key("workers"); n {
@@ -85,7 +85,7 @@ func (w *writer) backends() {
 			if !ok {
 				continue
 			}
-			beside, gc := place(s), map[string]string{"off": "quiet", "on": "every 20 ms"}[s.Key("gc")]
+			beside, gc := where(s), map[string]string{"off": "quiet", "on": "every 20 ms"}[s.Key("gc")]
 			if s.Key("of") == "nothing" {
 				beside = "nothing"
 			}
@@ -102,7 +102,7 @@ func (w *writer) backends() {
 		w.line("| --- | ---: | ---: | ---: | ---: | ---: |")
 		for _, row := range fairs {
 			s := fair[row+"\x00beside"]
-			w.line("| %s | %s | %s | %s | %s | %d |", place(s), s.Config["hogs"], cell(fair, row, "alone", median), cell(fair, row, "beside", median), cell(fair, row, "beside", worst), s.Count)
+			w.line("| %s | %s | %s | %s | %s | %d |", where(s), s.Config["hogs"], cell(fair, row, "alone", median), cell(fair, row, "beside", median), cell(fair, row, "beside", worst), s.Count)
 		}
 		w.line("")
 	}
@@ -115,7 +115,7 @@ func (w *writer) backends() {
 			w.line("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |")
 			for _, row := range texts {
 				s := text[row+"\x00"]
-				w.line("| %s | %s | %s | %s | %s | %s | %s | %d |", s.Key("dir"), s.Key("size"), place(s), cell(text, row, "", median), cell(text, row, "handover", median), cell(text, row, "over", median), cell(text, row, "ratio", median), s.Count)
+				w.line("| %s | %s | %s | %s | %s | %s | %s | %d |", s.Key("dir"), s.Key("size"), where(s), cell(text, row, "", median), cell(text, row, "handover", median), cell(text, row, "over", median), cell(text, row, "ratio", median), s.Count)
 			}
 			decode, ok := w.run.Find("marshal/of=decoding/size=3.68MiB")
 			encode, too := w.run.Find("marshal/of=encoding/size=3.68MiB")

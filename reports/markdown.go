@@ -4,7 +4,6 @@
 package reports
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,9 +12,6 @@ import (
 
 	"github.com/sandbed/sandbed/bench/sample"
 )
-
-// Marker begins every report, so that a comment can be found and replaced.
-const Marker = "<!-- sandbed report -->"
 
 // The plots, by the name of their files under plots/.
 const (
@@ -28,7 +24,7 @@ const (
 // Markdown writes the report of a run.
 func Markdown(r sample.Run) []byte {
 	w := &writer{run: r}
-	w.line(Marker)
+	w.line("%s", marker("run", r.Environment.Engine))
 	w.line("# sandbed: %s", inline(r.Environment.Engine))
 	w.line("")
 	if len(r.Broken) == 0 {
@@ -67,21 +63,12 @@ func Markdown(r sample.Run) []byte {
 	}, "peak (B) | allowed (B) | runs")
 	w.all()
 	w.environment()
-	return w.b.Bytes()
+	return w.Bytes()
 }
 
 type writer struct {
-	b   bytes.Buffer
+	page
 	run sample.Run
-}
-
-func (w *writer) line(format string, args ...any) {
-	fmt.Fprintf(&w.b, format+"\n", args...)
-}
-
-// inline makes text harmless within a line of markdown.
-func inline(s string) string {
-	return strings.NewReplacer("\n", " ", "|", "\\|", "<", "&lt;", "`", "'").Replace(s)
 }
 
 func times(s sample.Sample) string {
@@ -258,15 +245,6 @@ func (w *writer) workloads() {
 		}
 		w.line("%s %s | %s | %s | %s |", line, cell("fuel/"+row), cell("peak/"+row), cell("output/"+row), times(s))
 	}
-	w.line("")
-}
-
-func (w *writer) fold(title string, body func()) {
-	w.line("<details><summary>%s</summary>", title)
-	w.line("")
-	body()
-	w.line("")
-	w.line("</details>")
 	w.line("")
 }
 

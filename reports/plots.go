@@ -2,8 +2,10 @@ package reports
 
 import (
 	"bytes"
+	"fmt"
 	"image/color"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -221,14 +223,46 @@ func (l labelled) Ticks(_, _ float64) []plot.Tick { return l }
 // margin keeps labels off the edge, in points.
 const margin = 9
 
-// render draws p in a format of gonum's: "svg" or "png".
-func render(p *plot.Plot, height vg.Length, format string) ([]byte, error) {
-	canvas, err := draw.NewFormattedCanvas(plotWidth, height, format)
-	if err != nil {
-		return nil, err
+// drawing is a plot that a report may hold.
+type drawing struct {
+	name   string // of its files under plots/
+	height vg.Length
+	// draw puts it on a canvas, made anew each time, since drawing changes a plot.
+	draw func(draw.Canvas)
+}
+
+// alone is the drawing of one plot; none if there is nothing to show.
+func alone(name string, height vg.Length, make func() (*plot.Plot, bool)) drawing {
+	if _, ok := make(); !ok {
+		return drawing{name: name}
 	}
-	p.Draw(draw.Crop(draw.New(canvas), margin, -margin, margin, -margin))
-	var b bytes.Buffer
-	_, err = canvas.WriteTo(&b)
-	return b.Bytes(), err
+	return drawing{name, height, func(c draw.Canvas) {
+		p, _ := make()
+		p.Draw(c)
+	}}
+}
+
+// render returns the files of drawings: without content for those that have
+// nothing to show, so that one of an earlier run is not taken for this one's.
+func render(drawings ...drawing) ([]file, error) {
+	var files []file
+	for _, d := range drawings {
+		for _, format := range []string{"svg", "png"} {
+			f := file{name: filepath.Join("plots", d.name+"."+format)}
+			if d.draw != nil {
+				canvas, err := draw.NewFormattedCanvas(plotWidth, d.height, format)
+				if err != nil {
+					return nil, fmt.Errorf("reports: plot %s: %w", d.name, err)
+				}
+				d.draw(draw.Crop(draw.New(canvas), margin, -margin, margin, -margin))
+				var b bytes.Buffer
+				if _, err := canvas.WriteTo(&b); err != nil {
+					return nil, fmt.Errorf("reports: plot %s: %w", d.name, err)
+				}
+				f.data = b.Bytes()
+			}
+			files = append(files, f)
+		}
+	}
+	return files, nil
 }

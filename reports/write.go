@@ -2,14 +2,12 @@ package reports
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/sandbed/sandbed/bench/sample"
 	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/vg"
 )
 
 // Write puts report.md, report.json and plots/*.svg and *.png into dir, which it
@@ -20,38 +18,36 @@ func Write(dir string, r sample.Run) error {
 	if err != nil {
 		return err
 	}
-	type file struct {
-		name string
-		data []byte
+	of := func(make func(sample.Run) (*plot.Plot, bool)) func() (*plot.Plot, bool) {
+		return func() (*plot.Plot, bool) { return make(r) }
 	}
-	files := []file{{"report.json", samples}}
-	for _, c := range []struct {
-		name   string
-		height vg.Length
-		make   func(sample.Run) (*plot.Plot, bool)
-	}{{killPlot, 320, killLatency}, {guardPlot, 360, guardCost}, {gapsPlot, 320, loopGaps}, {marshalPlot, 380, marshalCost}} {
-		for _, format := range []string{"svg", "png"} {
-			p, ok := c.make(r) // drawn anew: drawing changes a plot
-			if !ok {
-				// One of an earlier run would be taken for this one's.
-				if err := os.Remove(filepath.Join(dir, "plots", c.name+"."+format)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					return err
-				}
-				continue
-			}
-			data, err := render(p, c.height, format)
-			if err != nil {
-				return fmt.Errorf("reports: plot %s: %w", c.name, err)
-			}
-			files = append(files, file{filepath.Join("plots", c.name+"."+format), data})
-		}
-	}
-	files = append(files, file{"report.md", Markdown(r)})
-	if err := os.MkdirAll(filepath.Join(dir, "plots"), 0o755); err != nil {
+	plots, err := render(alone(killPlot, 320, of(killLatency)), alone(guardPlot, 360, of(guardCost)), alone(gapsPlot, 320, of(loopGaps)), alone(marshalPlot, 380, of(marshalCost)))
+	if err != nil {
 		return err
 	}
+	return place(dir, append(append([]file{{"report.json", samples}}, plots...), file{"report.md", Markdown(r)}))
+}
+
+// file is one of a report's, by its path in it.
+type file struct {
+	name string
+	data []byte // nil: it must not be there
+}
+
+// place writes files into dir in their order, and removes those without content.
+func place(dir string, files []file) error {
 	for _, f := range files {
-		if err := writeFile(filepath.Join(dir, f.name), f.data); err != nil {
+		name := filepath.Join(dir, f.name)
+		if f.data == nil {
+			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := writeFile(name, f.data); err != nil {
 			return err
 		}
 	}

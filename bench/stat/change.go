@@ -1,0 +1,310 @@
+package stat
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+const (
+	minSegment   = 5     // runs on each side of a change point
+	minStep      = 0.03  // smallest step that is reported
+	agreeWithin  = 2     // runs between the places that two detectors give to one change
+	significance = 0.001 // of EDivisive in ChangePoints
+)
+
+// Change is a change point of a history of log ratios.
+type Change struct {
+	At     int     `json:"at"`     // index of the first run after the change
+	Before float64 `json:"before"` // median log ratio of the segment before
+	After  float64 `json:"after"`  // of the segment after
+	Step   float64 `json:"step"`   // exp(After − Before) − 1: 0.05 is 5 % more
+}
+
+// ChangePoints returns the change points of a history, in order: y holds, run by
+// run, ln(head ÷ pinned reference) of one row. A change is reported where [Potts] and
+// [EDivisive] agree to within 2 runs and which keeps, after the weakest are merged away,
+//
+//   - 5 runs or more on each side, up to the next change or the end;
+//   - a step of 3 % or more between the medians, in either direction;
+//   - its level: the last 5 runs of its segment are nearer to it than to the old one.
+//
+// It is a hint where to bisect, not a gate. The seed is that of EDivisive. It
+// returns an error if a value is not finite.
+func ChangePoints(y []float64, seed uint64) ([]Change, error) {
+	for i, v := range y {
+		if finite(v) == nil {
+			return nil, fmt.Errorf("change points: run %d of %d is %v: leave out what was not measured", i+1, len(y), v)
+		}
+	}
+	var at []int
+	other := EDivisive(y, seed, significance)
+	for _, p := range Potts(y, 0) {
+		if slices.ContainsFunc(other, func(e int) bool { return max(e-p, p-e) <= agreeWithin }) {
+			at = append(at, p)
+		}
+	}
+	for {
+		changes := describeChanges(y, at)
+		weakest := -1
+		for i, c := range changes {
+			if !c.accepted(y, at, i) && (weakest < 0 || math.Abs(c.After-c.Before) < math.Abs(changes[weakest].After-changes[weakest].Before)) {
+				weakest = i
+			}
+		}
+		if weakest < 0 {
+			return changes, nil
+		}
+		at = slices.Delete(at, weakest, weakest+1)
+	}
+}
+
+func describeChanges(y []float64, at []int) []Change {
+	var changes []Change
+	for i, p := range at {
+		from, to := around(y, at, i)
+		c := Change{At: p, Before: medianOf(y[from:p]), After: medianOf(y[p:to])}
+		c.Step = math.Expm1(c.After - c.Before)
+		changes = append(changes, c)
+	}
+	return changes
+}
+
+// around returns where the segments before and after change i begin and end.
+func around(y []float64, at []int, i int) (from, to int) {
+	to = len(y)
+	if i > 0 {
+		from = at[i-1]
+	}
+	if i+1 < len(at) {
+		to = at[i+1]
+	}
+	return from, to
+}
+
+func (c Change) accepted(y []float64, at []int, i int) bool {
+	from, to := around(y, at, i)
+	if c.At-from < minSegment || to-c.At < minSegment {
+		return false
+	}
+	// Of the logarithm, so that a change and its mirror are judged alike.
+	if math.Abs(c.After-c.Before) < math.Log1p(minStep) {
+		return false
+	}
+	end := medianOf(y[to-minSegment : to])
+	return math.Abs(end-c.After) < math.Abs(end-c.Before)
+}
+
+func medianOf(x []float64) float64 { return median(slices.Sorted(slices.Values(x))) }
+
+// Potts returns the change points of the step function that minimises
+//
+//	Σ |y − level| + penalty × number of steps
+//
+// over all step functions (the L1 Potts functional; the levels are medians), as
+// indices of the first value after each step. Of equal minima it takes one with the fewest steps.
+// The penalty is in the unit of y; 0 or less stands for 4·ln n times the mean
+// absolute noise, which is taken from the differences of neighbours so that steps
+// do not count as noise. That is the information criterion of asv's step
+// detection. It is nil if a value or the penalty is not finite. Time grows with n².
+func Potts(y []float64, penalty float64) []int {
+	for _, v := range append([]float64{penalty}, y...) {
+		if finite(v) == nil {
+			return nil
+		}
+	}
+	n := len(y)
+	if n < 2 {
+		return nil
+	}
+	if penalty <= 0 {
+		penalty = 4 * math.Log(float64(n)) * noise(y)
+	}
+	// cost[r] is the least cost of y[:r], steps[r] the steps it takes, from[r] where
+	// its last segment begins.
+	cost, steps, from := make([]float64, n+1), make([]int, n+1), make([]int, n+1)
+	cost[0], steps[0] = -penalty, -1 // the first segment is no step
+	segment := make([]float64, 0, n)
+	for r := 1; r <= n; r++ {
+		cost[r] = math.Inf(1)
+		segment = segment[:0]
+		spread := 0.0 // Σ |y − median| of y[l:r]
+		for l := r - 1; l >= 0; l-- {
+			v := y[l]
+			if k := len(segment); k > 0 {
+				// Any point between the two middle values minimises the old sum, and the
+				// one nearest to v the new sum too.
+				lo, hi := segment[(k-1)/2], segment[k/2]
+				spread += max(0, lo-v, v-hi)
+			}
+			at, _ := slices.BinarySearch(segment, v)
+			segment = slices.Insert(segment, at, v)
+			total := cost[l] + penalty + spread
+			if total < cost[r] || total == cost[r] && steps[l]+1 < steps[r] {
+				cost[r], steps[r], from[r] = total, steps[l]+1, l
+			}
+		}
+	}
+	var points []int
+	for r := from[n]; r > 0; r = from[r] {
+		points = append(points, r)
+	}
+	slices.Reverse(points)
+	return points
+}
+
+// noise estimates the mean absolute deviation of y from its level at each place.
+func noise(y []float64) float64 {
+	diffs := make([]float64, len(y)-1)
+	mean := 0.0
+	for i := range diffs {
+		diffs[i] = math.Abs(y[i+1] - y[i])
+		mean += diffs[i] / float64(len(diffs))
+	}
+	// For normal noise the median difference is 0.9539 σ, the deviation 0.7979 σ.
+	if m := medianOf(diffs); m > 0 {
+		return 0.8365 * m
+	}
+	return 0.8365 * mean // most neighbours are equal
+}
+
+// EDivisive returns the change points of y by E-divisive (Matteson and James,
+// 2014), as indices of the first value after each change: it splits where the energy
+// distance of both sides is largest, keeps the split if a permutation test finds it
+// at the given significance, 0.001 say, and goes on in both parts. The
+// energy distance has exponent 1 and the unbiased divisors n(n−1)/2 within a side;
+// a side has 5 values or more. It is nil if a value is not finite or
+// unless the significance is inside 0 … 1.
+//
+// The same seed gives the same points. One test takes up to 2/significance
+// permutations of time n·log n.
+func EDivisive(y []float64, seed uint64, significance float64) []int {
+	if !level(significance) {
+		return nil
+	}
+	for _, v := range y {
+		if finite(v) == nil {
+			return nil
+		}
+	}
+	var points []int
+	var divide func(lo, hi int)
+	divide = func(lo, hi int) {
+		if hi-lo < 2*minSegment {
+			return
+		}
+		// A source for each segment: what one part draws changes nothing in another.
+		rng := rand.New(rand.NewPCG(seed, uint64(lo)<<32|uint64(hi)))
+		at, found := newEnergy(y[lo:hi]).split(rng, significance)
+		if !found {
+			return
+		}
+		divide(lo, lo+at)
+		points = append(points, lo+at)
+		divide(lo+at, hi)
+	}
+	divide(0, len(y))
+	return points
+}
+
+// energy finds the best split of a series. It works on ranks, so that the sum of
+// the distances from one value to those on its left costs log n.
+type energy struct {
+	rank   []int     // rank[i]: place of value i in sorted, from 0
+	sorted []float64 // centred: sums stay small
+	total  []float64 // total[r]: Σ |sorted[r] − all|
+	all    float64   // Σ over pairs
+	count  []int     // Fenwick tree over ranks: values on the left
+	sum    []float64 // and their sum
+}
+
+func newEnergy(y []float64) *energy {
+	n := len(y)
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		switch {
+		case y[a] < y[b]:
+			return -1
+		case y[a] > y[b]:
+			return 1
+		}
+		return 0
+	})
+	e := &energy{rank: make([]int, n), sorted: make([]float64, n), total: make([]float64, n), count: make([]int, n+1), sum: make([]float64, n+1)}
+	centre := y[order[n/2]]
+	for r, i := range order {
+		e.rank[i] = r
+		e.sorted[r] = y[i] - centre
+	}
+	for r, v := range e.sorted {
+		for _, w := range e.sorted {
+			e.total[r] += math.Abs(v - w)
+		}
+		e.all += e.total[r] / 2
+	}
+	return e
+}
+
+// best returns the split with the largest distance for values in this order of ranks.
+func (e *energy) best(rank []int) (at int, largest float64) {
+	n := len(rank)
+	clear(e.count)
+	clear(e.sum)
+	left, right := 0.0, e.all // Σ over pairs within each side
+	leftSum := 0.0
+	largest = math.Inf(-1)
+	for i, r := range rank {
+		v := e.sorted[r]
+		below, belowSum := 0, 0.0
+		for k := r; k > 0; k &= k - 1 {
+			below += e.count[k]
+			belowSum += e.sum[k]
+		}
+		// Distances to the lower and the higher values on the left; ties cost 0 either way.
+		distance := v*float64(below) - belowSum + (leftSum - belowSum) - v*float64(i-below)
+		left += distance
+		right -= e.total[r] - distance
+		leftSum += v
+		for k := r + 1; k <= n; k += k & -k {
+			e.count[k]++
+			e.sum[k] += v
+		}
+		l, m := float64(i+1), float64(n-i-1)
+		if i+1 < minSegment || n-i-1 < minSegment {
+			continue
+		}
+		between := e.all - left - right
+		q := l * m / (l + m) * (2*between/(l*m) - 2*left/(l*(l-1)) - 2*right/(m*(m-1)))
+		if q > largest {
+			at, largest = i+1, q
+		}
+	}
+	return at, largest
+}
+
+// split returns the best split and whether it is significant: at most that share
+// of the orders, the one seen included, split as well or better.
+func (e *energy) split(rng *rand.Rand, significance float64) (at int, found bool) {
+	at, seen := e.best(e.rank)
+	if !(seen > 0) {
+		return at, false // no difference, or sums beyond the range of float64
+	}
+	seen -= 1e-9 * seen // equal splits must count as equal
+	permutations := math.Ceil(2/significance) - 1
+	asGood := 1.0
+	rank := slices.Clone(e.rank)
+	for range int(permutations) {
+		rng.Shuffle(len(rank), func(i, j int) { rank[i], rank[j] = rank[j], rank[i] })
+		if _, q := e.best(rank); q >= seen {
+			asGood++
+			if asGood > significance*(permutations+1) {
+				return at, false
+			}
+		}
+	}
+	return at, true
+}

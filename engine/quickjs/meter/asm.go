@@ -26,19 +26,23 @@ func (a *asm) i32(v int32) *asm {
 
 // charge is one check: subtract what push leaves on the stack from the fuel and
 // call the hook if it falls below zero. t is a local i32 that it may use.
+//
+// The way with fuel left comes first, here and in chargeBack: where ways meet,
+// wazero keeps in registers what the first of them has there, and the call has nothing.
 func (a *asm) charge(fuel, t, hook uint32, push func()) {
 	a.op(opGlobalGet, fuel)
 	push()
 	a.raw(opI32Sub).op(opLocalTee, t).op(opGlobalSet, fuel)
-	a.op(opLocalGet, t).i32(0).raw(opI32LtS, opIf, blockEmpty)
+	a.op(opLocalGet, t).i32(0).raw(opI32GeS, opIf, blockEmpty, opElse)
 	a.op(opCall, hook).raw(opEnd)
 }
 
 // chargeBack is the check at a branch back to a loop: with fuel left it is that
-// branch, and no other is taken.
+// branch, and no other is taken. An if and a br, since wazero joins a comparison
+// with an if, not with a br_if.
 func (a *asm) chargeBack(fuel, t, hook, depth uint32) {
 	a.op(opGlobalGet, fuel).i32(1).raw(opI32Sub).op(opLocalTee, t).op(opGlobalSet, fuel)
-	a.op(opLocalGet, t).i32(0).raw(opI32GeS).op(opBrIf, depth)
+	a.op(opLocalGet, t).i32(0).raw(opI32GeS, opIf, blockEmpty).op(opBr, depth+1).raw(opEnd)
 	a.op(opCall, hook).op(opBr, depth)
 }
 

@@ -26,6 +26,11 @@ func charge(c *Code, units int32, t uint32) *Code {
 		Get(t).I32(0).Op(opI32LtS).If(Void).Call(0).End()
 }
 
+// spending appends the first half of a check: the charge, and the test for fuel left.
+func spending(c *Code) *Code {
+	return c.Op(opGlobalGet, 0).I32(1).Op(opI32Sub).Tee(0).Op(opGlobalSet, 0).Get(0).I32(0).Op(opI32GeS)
+}
+
 // volume appends a check of local n >> shift units, less or more what edit does to it.
 func volume(c *Code, n uint32, shift int32, t uint32) *Code {
 	return c.Op(opGlobalGet, 0).Get(n).I32(shift).Op(opI32ShrU).Op(opI32Sub).Tee(t).Op(opGlobalSet, 0).
@@ -56,6 +61,21 @@ func TestCheckCyclesByHand(t *testing.T) {
 		{"conditional unmetered loop", func() []byte { return one(cond(Asm().Loop(Void)).BrIf(0).End()) }, []Kind{Loop}},
 		{"a loop that never turns", func() []byte { return one(Asm().Loop(Void).End()) }, nil},
 		{"metered loop", func() []byte { return one(cond(charge(Asm().Loop(Void), 1, 0)).BrIf(0).End()) }, nil},
+		{"metered loop, the way with fuel left first", func() []byte {
+			return one(spending(Asm().Loop(Void)).If(Void).Else().Call(0).End().Br(0).End())
+		}, nil},
+		{"the hook on the way with fuel left", func() []byte {
+			return one(spending(Asm().Loop(Void)).If(Void).Call(0).Else().End().Br(0).End())
+		}, []Kind{FuelWrite, Loop}},
+		{"metered at the branch back", func() []byte {
+			return one(spending(Asm().Loop(Void)).If(Void).Br(1).End().Call(0).Br(0).End())
+		}, nil},
+		{"at the branch back, without the hook", func() []byte {
+			return one(spending(Asm().Loop(Void)).If(Void).Br(1).End().Br(0).End())
+		}, []Kind{FuelWrite, Loop}},
+		{"at the branch back, which goes two ways", func() []byte {
+			return one(spending(Asm().Block(Void).Loop(Void)).If(Void).Br(1).End().Call(0).Br(1).End().End())
+		}, []Kind{FuelWrite, Loop}},
 		{"metered loop, global read again", func() []byte {
 			return one(Asm().Loop(Void).Op(opGlobalGet, 0).I32(3).Op(opI32Sub).Op(opGlobalSet, 0).
 				Op(opGlobalGet, 0).I32(0).Op(opI32LtS).If(Void).Call(0).End().Br(0).End())

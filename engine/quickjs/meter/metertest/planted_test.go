@@ -31,7 +31,8 @@ var edits = []edit{
 	}},
 	{"the charge is added", func(wasm []byte, check []instr) { wasm[check[2].off] = opI32Add }},
 	{"the hook is not called", func(wasm []byte, check []instr) {
-		for at := check[9].off; at < check[10].off; at++ {
+		call := slices.IndexFunc(check, func(in instr) bool { return in.op == opCall })
+		for at := check[call].off; at < check[call+1].off; at++ {
 			wasm[at] = opNop
 		}
 	}},
@@ -73,19 +74,29 @@ func instrument(t *testing.T, wasm []byte) []byte {
 	return ins.Wasm
 }
 
-const checkLen = 11 // instructions of a check of the meter
+// atBranch says whether a check of the meter is one at a branch back.
+func atBranch(body []instr, at int) bool { return body[at+9].op == opBr }
+
+// check is a check of the meter at that place of a body, whole.
+func check(body []instr, at int) []instr {
+	if atBranch(body, at) {
+		return body[at : at+13]
+	}
+	return body[at : at+12]
+}
 
 // needed says whether the cycle that a check stands on has no other check: then
 // what is done to it must be found.
 func needed(m *module, f, at int) bool {
 	b := m.funcs[f].body
-	if b[at+8].op == opBrIf { // at a branch back, the only way round an innermost loop
-		head := int(b[at+8].to[0])
+	n := len(check(b, at))
+	if atBranch(b, at) { // the only way round an innermost loop
+		head := int(b[at+9].to[0])
 		if b[head].op != opLoop {
 			return false
 		}
 		for i := head + 1; i < int(b[head].x); i++ {
-			if i >= at && i < at+checkLen || i == at-1 && b[i].op == opIf {
+			if i >= at && i < at+n || i == at-1 && b[i].op == opIf {
 				continue
 			}
 			switch b[i].op {
@@ -101,7 +112,7 @@ func needed(m *module, f, at int) bool {
 		return false
 	}
 	back := false
-	for i := at + checkLen; i < int(b[at-1].x); i++ {
+	for i := at + n; i < int(b[at-1].x); i++ {
 		switch b[i].op {
 		case opLoop, opCall, opCallIndirect, opGlobalSet, opUnreachable, opReturn, opBr, opBrTable, opIf, opBlock, opElse:
 			return false
@@ -128,7 +139,7 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 			for k, at := range checks {
 				e := edits[(int(seed)+k+f)%len(edits)]
 				bad := slices.Clone(wasm)
-				e.do(bad, m.funcs[f].body[at:at+checkLen])
+				e.do(bad, check(m.funcs[f].body, at))
 				v, err := CheckCycles(bad, handSpec)
 				if err != nil {
 					t.Fatalf("seed %d, function %d, %s: %v", seed, f, e.name, err)
@@ -179,7 +190,7 @@ func TestPlantedFaultsInQuickJS(t *testing.T) {
 		for f, list := range checks {
 			for _, at := range list {
 				if edited(f, at) {
-					edits[0].do(bad, m.funcs[f].body[at:at+checkLen])
+					edits[0].do(bad, check(m.funcs[f].body, at))
 					n++
 				}
 			}

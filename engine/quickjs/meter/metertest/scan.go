@@ -364,6 +364,22 @@ func (s *scanner) step(i int, in *instr) int {
 				s.settle(sp)
 				return i + 2
 			}
+			if c.kind == vLeft && c.id == sp.id && in.typ == -64 {
+				// With fuel left nothing happens; else the hook is called.
+				if int(in.y) == i+1 && int(in.x) == i+3 && body[i+2].op == opCall && body[i+2].x == s.hook {
+					s.settle(sp)
+					return i + 3
+				}
+				// With fuel left it branches; else the hook is called, and the same branch taken.
+				if in.y == 0 && int(in.x) == i+2 && body[i+1].op == opBr &&
+					body[i+3].op == opCall && body[i+3].x == s.hook &&
+					body[i+4].op == opBr && body[i+4].to[0] == body[i+1].to[0] {
+					s.settle(sp)
+					s.branch(body[i+1].to[0], i, s.st)
+					s.die()
+					return i + 4
+				}
+			}
 			s.unspent()
 		}
 		params, results := s.blockType(in.typ)
@@ -406,15 +422,7 @@ func (s *scanner) step(i int, in *instr) int {
 		s.die()
 	case opBrIf:
 		c := s.pop()
-		if sp := s.st.spend; sp != nil {
-			// With fuel left it branches; else the hook is called, and the same branch taken.
-			if c.kind == vLeft && c.id == sp.id && body[i+1].op == opCall && body[i+1].x == s.hook &&
-				body[i+2].op == opBr && body[i+2].to[0] == in.to[0] {
-				s.settle(sp)
-				s.branch(in.to[0], i, s.st)
-				s.die()
-				return i + 2
-			}
+		if s.st.spend != nil {
 			s.unspent()
 		}
 		taken := s.st

@@ -4,8 +4,6 @@ import (
 	"context"
 	"io"
 	"iter"
-	"os"
-	"os/exec"
 	"time"
 )
 
@@ -33,9 +31,4 @@ func (s *Sink) Close() error                                           { panic("
 
 func ParsePolicy(name string) (Policy, error) { panic("stub") }
 
-func FromDocker(r io.Reader) Source                              { panic("stub") }
-func FromEvents(seq iter.Seq2[Event, error]) Source              { panic("stub") }
-func FromPipes(stdout, stderr *os.File) Source                   { panic("stub") }
-func FromReaders(stdout, stderr io.Reader) Source                { panic("stub") }
-func FromCmd(cmd *exec.Cmd) (Source, error)                      { panic("stub") } // starts it
-func FromKubernetes(next func() (byte, io.Reader, error)) Source { panic("stub") }
+func FromEvents(seq iter.Seq2[Event, error]) Source { panic("stub") }

@@ -174,13 +174,13 @@ func noise(y []float64) float64 {
 // distance of both sides is largest, keeps the split if a permutation test finds it
 // at the given significance, 0.001 say, and goes on in both parts. The
 // energy distance has exponent 1 and the unbiased divisors n(n−1)/2 within a side;
-// a side has 5 values or more. It is nil if a value is not finite or
-// unless the significance is inside 0 … 1.
+// a side has 5 values or more. It is nil if a value is not finite, or unless the
+// significance is at least 10⁻⁶ and below 1.
 //
 // The same seed gives the same points. One test takes up to 2/significance
 // permutations of time n·log n.
 func EDivisive(y []float64, seed uint64, significance float64) []int {
-	if !level(significance) {
+	if !(significance >= 1e-6 && significance < 1) {
 		return nil
 	}
 	for _, v := range y {

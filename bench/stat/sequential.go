@@ -9,7 +9,7 @@ import (
 )
 
 // MaxRounds bounds the last look of [Sequential].
-const MaxRounds = 10_000
+const MaxRounds = 1000
 
 // Limits are the limits of a group-sequential sign test: after Looks[i] rounds, of
 // which count were beyond the margin, the test fails if count ≥ Fail[i], clears if

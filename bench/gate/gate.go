@@ -56,6 +56,8 @@ type Launch struct {
 	Inner   int       `json:"inner"`
 	Batch   float64   `json:"batch_sec,omitempty"`
 	Started time.Time `json:"started"`
+	// Absent says that the build of this arm lacks the row: there is no value.
+	Absent bool `json:"absent,omitempty"`
 	// Failed says why there is no value: the launch failed, or gave a wrong answer.
 	Failed string `json:"failed,omitempty"`
 }
@@ -123,19 +125,22 @@ type Row struct {
 	// simultaneous interval, valid at every look; infinite where the rounds prove nothing yet.
 	Ratio    float64       `json:"ratio"`
 	Interval stat.Interval `json:"interval"`
-	Theta    float64       `json:"theta"`  // the margin that applied
-	Floor    float64       `json:"floor"`  // what raised it: 1.5 × the row's own A/A p95, or the absolute floor as a ratio
-	Slower   int           `json:"slower"` // rounds beyond the margin
-	Rounds   int           `json:"rounds"`
-	Ties     int           `json:"ties"`
-	P        float64       `json:"p"`          // sign test against the margin
-	PAdj     float64       `json:"p_adjusted"` // times the gated rows, at most 1
-	MDE      float64       `json:"mde95"`      // smallest slowdown this row would have caught with 95 % power
-	Sigma    float64       `json:"sigma"`      // robust spread of one round's log ratio
-	Lag1     float64       `json:"lag1"`
-	Verdict  Word          `json:"verdict"`
-	Reason   string        `json:"reason"` // "crossed 14 of 15 at look 2, confirmed 15 of 15"
-	Waiver   *Waiver       `json:"waiver,omitempty"`
+	Theta    float64       `json:"theta"` // the margin that applied
+	Floor    float64       `json:"floor"` // what raised it: 1.5 × the row's own A/A p95, or the absolute floor as a ratio
+	// Blocks says that rounds depended on each other (|lag-1| above 0.2 and above chance), so
+	// that Slower, Rounds, P, Sigma, MDE and Interval count blocks of two rounds.
+	Blocks  bool    `json:"blocks,omitempty"`
+	Slower  int     `json:"slower"` // rounds beyond the margin
+	Rounds  int     `json:"rounds"`
+	Ties    int     `json:"ties"`
+	P       float64 `json:"p"`          // sign test against the margin
+	PAdj    float64 `json:"p_adjusted"` // times the gated rows, at most 1
+	MDE     float64 `json:"mde95"`      // smallest slowdown this row would have caught with 95 % power
+	Sigma   float64 `json:"sigma"`      // robust spread of one round's log ratio
+	Lag1    float64 `json:"lag1"`
+	Verdict Word    `json:"verdict"`
+	Reason  string  `json:"reason"` // "crossed 14 of 15 at look 2, confirmed 15 of 15"
+	Waiver  *Waiver `json:"waiver,omitempty"`
 	// LogRatios are d by round, and Orders their orders: what plots draw.
 	LogRatios []float64 `json:"log_ratios,omitempty"`
 	Orders    []string  `json:"orders,omitempty"`
@@ -158,7 +163,9 @@ type Waiver struct {
 	Expires time.Time `json:"expires"`
 	Issue   string    `json:"issue"`
 	Reason  string    `json:"reason"`
-	State   string    `json:"state"` // "used", "stale" (matches nothing), "expired", "exceeded"
+	// State is "used", "stale" (covers no regression of this run), "expired", "exceeded", or
+	// "unjudged" (its row got no verdict).
+	State string `json:"state"`
 }
 
 // Control is one of the two controls of a run.
@@ -169,8 +176,10 @@ type Control struct {
 	Ratio    float64       `json:"ratio"`
 	Interval stat.Interval `json:"interval"`
 	Rounds   int           `json:"rounds"`
-	Fired    bool          `json:"fired"` // judged a regression
-	Good     bool          `json:"good"`  // as it must: Null not fired, Injected fired
+	// Fired says that it was judged slower than base by more than the margin; for Null, slower or
+	// faster.
+	Fired bool `json:"fired"`
+	Good  bool `json:"good"` // as it must: Null not fired though it could, Injected fired
 }
 
 // Report is what a comparison came to.

@@ -128,8 +128,8 @@ func (w *writer) backends() {
 }
 
 // picture links a plot if there is one.
-func (w *writer) picture(name, alt string, make func(sample.Run) (*plot.Plot, bool)) {
-	if _, ok := make(w.run); ok {
+func (w *writer) picture(name, alt string, make func(sample.Run) (*plot.Plot, []entry)) {
+	if p, _ := make(w.run); p != nil {
 		w.line("![%s](plots/%s.png)", alt, name)
 		w.line("")
 	}
@@ -140,9 +140,10 @@ const beat = 0.002
 
 // loopGaps draws when a loop did not beat: a line at 2 ms while it did, and at
 // the length of the gap while it did not.
-func loopGaps(r sample.Run) (*plot.Plot, bool) {
+func loopGaps(r sample.Run) (*plot.Plot, []entry) {
 	p := newPlot("Loop gaps over time: four concurrent CPU-bound reshapes", "time since the reshapes began, s", "gap of the loop (logarithmic)")
-	hi, end, any := beat, 0.0, false
+	var key []entry
+	hi, end := beat, 0.0
 	for _, c := range []struct {
 		name, label string
 		style       draw.LineStyle
@@ -156,7 +157,6 @@ func loopGaps(r sample.Run) (*plot.Plot, bool) {
 			continue
 		}
 		t := r.Traces[i]
-		any = true
 		pts := plotter.XYs{{X: 0, Y: beat}}
 		longest := 0.0
 		for _, g := range t.Gaps {
@@ -168,7 +168,7 @@ func loopGaps(r sample.Run) (*plot.Plot, bool) {
 		hi, end = max(hi, longest), max(end, pts[len(pts)-1].X)
 		line, err := plotter.NewLine(pts)
 		if err != nil {
-			return nil, false
+			return nil, nil
 		}
 		line.LineStyle = c.style
 		p.Add(line)
@@ -176,18 +176,18 @@ func loopGaps(r sample.Run) (*plot.Plot, bool) {
 		if len(t.Gaps) > 0 {
 			label = fmt.Sprintf("%s: done after %s, longest gap %s", c.label, Value(t.Seconds, sample.Seconds), Value(longest, sample.Seconds))
 		}
-		p.Legend.Add(label, line)
+		key = append(key, entry{label, line})
 	}
-	if !any || end == 0 {
-		return nil, false
+	if len(key) == 0 || end == 0 {
+		return nil, nil
 	}
 	p.Y.Scale = plot.LogScale{}
 	p.Y.Min = 0.001
-	p.Y.Max = max(hi, 0.02) * 2 // room for the legend
+	p.Y.Max = max(hi, 0.02) * 1.2
 	p.X.Min, p.X.Max = 0, end*1.02
 	var marks ticks
 	for _, v := range []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5} {
-		if v > 2*hi {
+		if v > p.Y.Max {
 			break
 		}
 		label := Value(v, sample.Seconds)
@@ -200,16 +200,16 @@ func loopGaps(r sample.Run) (*plot.Plot, bool) {
 	grid := plotter.NewGrid()
 	grid.Vertical.Color, grid.Horizontal.Color = nil, faint
 	p.Add(grid)
-	p.Legend.Top, p.Legend.Left = true, true
-	return p, true
+	return p, key
 }
 
 // marshalCost draws the handover by size: one line a backend and direction.
-func marshalCost(r sample.Run) (*plot.Plot, bool) {
+func marshalCost(r sample.Run) (*plot.Plot, []entry) {
 	p := newPlot("Marshalling: cost of the handover by size of the text", "size of the text (logarithmic)", "handover, median (logarithmic)")
 	grid := plotter.NewGrid()
 	grid.Vertical.Color, grid.Horizontal.Color = faint, faint
 	p.Add(grid)
+	var key []entry
 	lo, hi := math.Inf(1), 0.0
 	least, most := math.Inf(1), 0.0
 	for i, b := range backendNames {
@@ -239,17 +239,17 @@ func marshalCost(r sample.Run) (*plot.Plot, bool) {
 			slices.SortFunc(pts, func(a, b plotter.XY) int { return int(a.X - b.X) })
 			line, points, err := plotter.NewLinePoints(pts)
 			if err != nil {
-				return nil, false
+				return nil, nil
 			}
 			colour := []color.Color{dark, light, color.Gray{Y: 0x30}}[i]
 			line.LineStyle = draw.LineStyle{Color: colour, Width: 1.5, Dashes: d.dashes}
 			points.GlyphStyle = draw.GlyphStyle{Color: colour, Radius: 3, Shape: d.shapes[i]}
 			p.Add(line, points)
-			p.Legend.Add(b.name+", "+d.label, line, points)
+			key = append(key, entry{b.name + ", " + d.label, both{line, points}})
 		}
 	}
 	if hi == 0 {
-		return nil, false
+		return nil, nil
 	}
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.X.Min, p.X.Max = least/1.3, most*1.3
@@ -272,6 +272,5 @@ func marshalCost(r sample.Run) (*plot.Plot, bool) {
 		}
 	}
 	p.X.Tick.Marker, p.Y.Tick.Marker = sizes, marks
-	p.Legend.Top, p.Legend.Left = true, true
-	return p, true
+	return p, key
 }

@@ -10,8 +10,12 @@ import (
 )
 
 // Value writes a value of a base unit for people: "1.43 ms", "32.2 MiB",
-// "12,345 fuel", "1.05 ×".
+// "12,345 fuel", "1.05 ×". A unit of go test -bench keeps what it is per:
+// "1.43 ms/op"; one that is not known stays as it is.
 func Value(v float64, unit string) string {
+	if unit, per, ok := strings.Cut(unit, "/"); ok {
+		return Value(v, unit) + "/" + per
+	}
 	switch unit {
 	case sample.Seconds:
 		for _, u := range []struct {
@@ -39,8 +43,10 @@ func Value(v float64, unit string) string {
 		return digits(100*v) + " %"
 	case sample.Fuel:
 		return thousands(v) + " fuel"
+	case sample.Count:
+		return thousands(v)
 	}
-	return thousands(v)
+	return digits(v) + " " + unit
 }
 
 // digits keeps three digits that count, and all of a whole number.

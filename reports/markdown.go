@@ -198,14 +198,8 @@ func (w *writer) summary() {
 		w.line("| %s | %s | %s |", r.what, r.figure, r.runs)
 	}
 	w.line("")
-	if _, ok := killLatency(w.run); ok {
-		w.line("![kill latency](plots/%s.png)", killPlot)
-		w.line("")
-	}
-	if _, ok := guardCost(w.run); ok {
-		w.line("![guard cost](plots/%s.png)", guardPlot)
-		w.line("")
-	}
+	w.picture(killPlot, "kill latency", killLatency)
+	w.picture(guardPlot, "guard cost", guardCost)
 }
 
 // workloads is one line a workload and size.

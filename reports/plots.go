@@ -35,7 +35,8 @@ func newPlot(title, x, y string) *plot.Plot {
 	for _, f := range []*font.Font{&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font, &p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font} {
 		f.Variant = "Sans"
 	}
-	p.Legend.Padding = 1 * vg.Millimeter
+	p.X.Label.Padding = 1 * vg.Millimeter
+	p.Legend.TextStyle.Font.Size = 10
 	return p
 }
 
@@ -54,11 +55,11 @@ func (t ticks) Ticks(lo, hi float64) []plot.Tick {
 
 // killLatency is the share of kills that were over within a time, one curve
 // with the collector quiet and one with it busy.
-func killLatency(r sample.Run) (*plot.Plot, bool) {
+func killLatency(r sample.Run) (*plot.Plot, []entry) {
 	const least = 1e-6 // a logarithm needs a floor; nothing is freed sooner
 	p := newPlot("Kill latency: deadline → VM free", "time after the deadline (logarithmic)", "share of kills, %")
-	hi, any := 0.0, false
-	lo := math.Inf(1)
+	var key []entry
+	hi, lo := 0.0, math.Inf(1)
 	for _, c := range []struct {
 		name, label string
 		style       draw.LineStyle
@@ -70,7 +71,6 @@ func killLatency(r sample.Run) (*plot.Plot, bool) {
 		if !ok {
 			continue
 		}
-		any = true
 		values := slices.Sorted(slices.Values(s.Values))
 		var pts plotter.XYs
 		for i, v := range values {
@@ -81,15 +81,15 @@ func killLatency(r sample.Run) (*plot.Plot, bool) {
 		pts = slices.Insert(pts, 0, plotter.XY{X: pts[0].X, Y: 0})
 		line, err := plotter.NewLine(pts)
 		if err != nil {
-			return nil, false
+			return nil, nil
 		}
 		line.StepStyle = plotter.PostStep
 		line.LineStyle = c.style
 		p.Add(line)
-		p.Legend.Add(c.label+": median "+Value(s.Value, s.Unit)+", p99 "+Value(sample.Quantile(s.Values, 0.99), s.Unit)+", worst "+Value(sample.Quantile(s.Values, 1), s.Unit)+", "+thousands(float64(s.Count))+" kills", line)
+		key = append(key, entry{c.label + ": median " + Value(s.Value, s.Unit) + ", p99 " + Value(sample.Quantile(s.Values, 0.99), s.Unit) + ", worst " + Value(sample.Quantile(s.Values, 1), s.Unit) + ", " + thousands(float64(s.Count)) + " kills", line})
 	}
-	if !any {
-		return nil, false
+	if len(key) == 0 {
+		return nil, nil
 	}
 	p.X.Scale = plot.LogScale{}
 	// The axis begins and ends at marks, so that there are always some.
@@ -109,13 +109,12 @@ func killLatency(r sample.Run) (*plot.Plot, bool) {
 		}
 	}
 	p.X.Tick.Marker = marks
-	p.Y.Min, p.Y.Max = 0, 118 // room for the legend
+	p.Y.Min, p.Y.Max = 0, 101
 	p.Y.Tick.Marker = ticks{{Value: 0, Label: "0"}, {Value: 25, Label: "25"}, {Value: 50, Label: "50"}, {Value: 75, Label: "75"}, {Value: 90, Label: "90"}, {Value: 99, Label: "99"}}
 	grid := plotter.NewGrid()
 	grid.Vertical.Color, grid.Horizontal.Color = faint, faint
 	p.Add(grid)
-	p.Legend.Top, p.Legend.Left = true, true
-	return p, true
+	return p, key
 }
 
 // decade rounds v to a power of ten.
@@ -125,7 +124,7 @@ func decade(v float64, round func(float64) float64) float64 {
 
 // guardCost is the ratio of each metering to off, one line a workload: each
 // round as a small mark, the median as a large one.
-func guardCost(r sample.Run) (*plot.Plot, bool) {
+func guardCost(r sample.Run) (*plot.Plot, []entry) {
 	var rows []string
 	hi, lo := 1.0, 1.0
 	for _, s := range r.In("guard") {
@@ -137,10 +136,11 @@ func guardCost(r sample.Run) (*plot.Plot, bool) {
 		}
 	}
 	if len(rows) == 0 {
-		return nil, false
+		return nil, nil
 	}
 	p := newPlot("Guard cost: time against the same evaluation without guards", "ratio to metering off (logarithmic); large mark: median, small: one round", "")
 	slices.Reverse(rows) // the first at the top
+	var key []entry
 	grid := plotter.NewGrid()
 	grid.Horizontal.Color, grid.Vertical.Color = faint, faint
 	p.Add(grid)
@@ -171,12 +171,12 @@ func guardCost(r sample.Run) (*plot.Plot, bool) {
 		}
 		small, err := plotter.NewScatter(rounds)
 		if err != nil {
-			return nil, false
+			return nil, nil
 		}
 		small.GlyphStyle = draw.GlyphStyle{Color: c.color, Radius: 1.5, Shape: c.small}
 		large, err := plotter.NewScatter(medians)
 		if err != nil {
-			return nil, false
+			return nil, nil
 		}
 		large.GlyphStyle = draw.GlyphStyle{Color: c.color, Radius: 4, Shape: c.glyph}
 		p.Add(small, large)
@@ -186,13 +186,13 @@ func guardCost(r sample.Run) (*plot.Plot, bool) {
 			x := mean.Value
 			line, err := plotter.NewLine(plotter.XYs{{X: x, Y: -0.5}, {X: x, Y: float64(len(rows)) - 0.5}})
 			if err != nil {
-				return nil, false
+				return nil, nil
 			}
 			line.LineStyle = draw.LineStyle{Color: c.color, Width: 1, Dashes: []vg.Length{4, 3}}
 			p.Add(line)
 			hi, lo = max(hi, x), min(lo, x)
 		}
-		p.Legend.Add(label, large)
+		key = append(key, entry{label, large})
 	}
 	p.X.Scale = plot.LogScale{}
 	p.X.Min, p.X.Max = lo/1.03, hi*1.05
@@ -210,9 +210,8 @@ func guardCost(r sample.Run) (*plot.Plot, bool) {
 		names = append(names, plot.Tick{Value: float64(i), Label: row})
 	}
 	p.Y.Tick.Marker = labelled(names)
-	p.Y.Min, p.Y.Max = -0.5, float64(len(rows))-0.5+max(1, 0.14*float64(len(rows))) // room for the legend
-	p.Legend.Top = true
-	return p, true
+	p.Y.Min, p.Y.Max = -0.5, float64(len(rows))-0.5
+	return p, key
 }
 
 // labelled shows all of its marks whatever the axis.
@@ -231,14 +230,58 @@ type drawing struct {
 	draw func(draw.Canvas)
 }
 
-// alone is the drawing of one plot; none if there is nothing to show.
-func alone(name string, height vg.Length, make func() (*plot.Plot, bool)) drawing {
-	if _, ok := make(); !ok {
+// entry is one of a legend.
+type entry struct {
+	label string
+	thumb plot.Thumbnailer
+}
+
+// titled draws a title and a legend above what body draws: nothing of the data can
+// lie under the legend.
+func titled(c draw.Canvas, title string, key []entry, body func(draw.Canvas)) {
+	const gap, below = 14, 15
+	head := newPlot(title, "", "")
+	head.HideAxes()
+	head.Draw(c)
+	top, x := vg.Length(24), vg.Length(0)
+	for _, e := range key {
+		l := &newPlot("", "", "").Legend
+		l.Add(e.label, e.thumb)
+		l.Top, l.Left = true, true
+		width := l.Rectangle(c).Size().X
+		if x > 0 && x+width > c.Size().X {
+			top, x = top+below, 0
+		}
+		l.Draw(draw.Crop(c, x, 0, 0, -top))
+		x += width + gap
+	}
+	body(draw.Crop(c, 0, 0, 0, -top-below-8))
+}
+
+// framed is the drawing of one plot, its title and legend above it; none if there
+// is nothing to show.
+func framed(name string, height vg.Length, make func() (*plot.Plot, []entry)) drawing {
+	if p, _ := make(); p == nil {
 		return drawing{name: name}
 	}
 	return drawing{name, height, func(c draw.Canvas) {
-		p, _ := make()
-		p.Draw(c)
+		p, key := make()
+		title, x, y := p.Title.Text, p.X.Label, p.Y.Label
+		p.Title.Text, p.X.Label.Text, p.Y.Label.Text = "", "", ""
+		titled(c, title, key, func(c draw.Canvas) {
+			// gonum makes room for a label in the arithmetic middle of a logarithmic axis, which is
+			// near its end. So ours stand beside the plot.
+			height := x.TextStyle.Height("x") + 3
+			if y.Text != "" {
+				y.TextStyle.XAlign, y.TextStyle.YAlign = draw.XLeft, draw.YTop
+				c.FillText(y.TextStyle, vg.Point{X: c.Min.X, Y: c.Max.Y}, y.Text)
+				c.Max.Y -= height + 4
+			}
+			x.TextStyle.XAlign, x.TextStyle.YAlign = draw.XCenter, draw.YBottom
+			c.FillText(x.TextStyle, vg.Point{X: c.Center().X, Y: c.Min.Y}, x.Text)
+			c.Min.Y += height
+			p.Draw(c)
+		})
 	}}
 }
 

@@ -18,10 +18,10 @@ func Write(dir string, r sample.Run) error {
 	if err != nil {
 		return err
 	}
-	of := func(make func(sample.Run) (*plot.Plot, bool)) func() (*plot.Plot, bool) {
-		return func() (*plot.Plot, bool) { return make(r) }
+	of := func(make func(sample.Run) (*plot.Plot, []entry)) func() (*plot.Plot, []entry) {
+		return func() (*plot.Plot, []entry) { return make(r) }
 	}
-	plots, err := render(alone(killPlot, 320, of(killLatency)), alone(guardPlot, 360, of(guardCost)), alone(gapsPlot, 320, of(loopGaps)), alone(marshalPlot, 380, of(marshalCost)))
+	plots, err := render(framed(killPlot, 320, of(killLatency)), framed(guardPlot, 360, of(guardCost)), framed(gapsPlot, 320, of(loopGaps)), framed(marshalPlot, 380, of(marshalCost)))
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sandbed/sandbed/bench/sample"
@@ -197,6 +197,9 @@ type meter struct {
 	plan  Plan
 	run   sample.Run
 	open  map[string]*Instance // by metering
+
+	calibration Calibration // before the run
+	cacheDir    string      // Options.CacheDir of what is opened
 }
 
 func (m *meter) close() {
@@ -207,7 +210,7 @@ func (m *meter) close() {
 
 // options are those of the plan's backend.
 func (m *meter) options(metering string) Options {
-	return Options{Metering: metering, Backend: m.plan.Backend, Workers: m.plan.Workers}
+	return Options{Metering: metering, CacheDir: m.cacheDir, Backend: m.plan.Backend, Workers: m.plan.Workers}
 }
 
 // settings adds to the configuration of a row what the plan's backend is.
@@ -314,14 +317,22 @@ func (m *meter) cases() ([]task, error) {
 			if err != nil {
 				return nil, err
 			}
-			tasks = append(tasks, task{
-				row: fmt.Sprintf("workload=%s/size=%s", w.Name, size), size: size,
-				req:   engine.Request{Script: w.Script, Input: c.Input, Limits: roomy},
-				check: c.Check,
-			})
+			tasks = append(tasks, wallTask(w, c))
 		}
 	}
 	return tasks, nil
+}
+
+func wallTask(w workload.Workload, c workload.Case) task {
+	return task{
+		row: strings.TrimPrefix(wallName(w, c.Size), "wall/"), size: c.Size,
+		req:   engine.Request{Script: w.Script, Input: c.Input, Limits: roomy},
+		check: c.Check,
+	}
+}
+
+func wallName(w workload.Workload, size workload.Size) string {
+	return fmt.Sprintf("wall/workload=%s/size=%s", w.Name, size)
 }
 
 // eval runs a task once. The duration is that of the whole call: seeding,
@@ -397,11 +408,9 @@ func (m *meter) counts(tasks []task) error {
 					first.Usage.Fuel, first.Usage.PeakMemoryBytes, o.Usage.Fuel, o.Usage.PeakMemoryBytes)
 			}
 		}
-		if first.Usage.Fuel > 0 { // zero without metering
-			m.add(sample.NewExact("fuel/"+t.row, sample.Fuel, float64(first.Usage.Fuel), n))
+		for _, s := range exactRows(t, first, n) {
+			m.add(s)
 		}
-		m.add(sample.NewExact("output/"+t.row, sample.Bytes, float64(len(first.Value)), n))
-		m.add(sample.NewExact("peak/"+t.row, sample.Bytes, float64(first.Usage.PeakMemoryBytes), n))
 	}
 	return nil
 }
@@ -470,48 +479,36 @@ func reversed[T any](s []T) []T {
 	return s
 }
 
-// spreadWarning speaks up when the middle 80 % of the values lie further apart
-// than a fifth of their median.
-func spreadWarning(values []float64) []string {
-	median := sample.Quantile(values, 0.5)
-	spread := (sample.Quantile(values, 0.9) - sample.Quantile(values, 0.1)) / median
-	if len(values) < 2 || median == 0 || spread <= 0.2 {
-		return nil
-	}
-	return []string{fmt.Sprintf("unsteady: the middle 80 %% spread over %.0f %% of the median", 100*spread)}
-}
-
-// calibrate times a kernel that no sandbox takes part in. A machine that does
-// not repeat it does not repeat anything else either.
-func (m *meter) calibrate(when string) error {
-	m.progress("calibration")
-	values := make([]float64, m.times(10, 30))
-	for i := range values {
-		start := time.Now()
-		runtime.KeepAlive(kernel(uint64(i))) // or the compiler leaves it out
-		values[i] = time.Since(start).Seconds()
-	}
-	s := sample.New("calibration/when="+when, sample.Seconds, values)
-	s.Warnings = spreadWarning(values)
-	m.add(s)
-	for _, w := range s.Warnings {
-		m.run.Warnings = append(m.run.Warnings, "the machine "+when+" the run is "+w)
-	}
-	if before, ok := m.run.Find("calibration/when=before"); ok && when == "after" {
-		if drift := s.Value/before.Value - 1; drift > 0.1 || drift < -0.1 {
-			m.run.Warnings = append(m.run.Warnings, fmt.Sprintf("the machine drifted by %+.0f %% during the run", 100*drift))
-		}
+func unsteady(values []float64, limit float64) []string {
+	if w := spread(values); w > limit {
+		return []string{fmt.Sprintf("unsteady: the middle 80 %% spread over %.0f %% of the median", 100*w)}
 	}
 	return nil
 }
 
-// kernel is register arithmetic, about 5 ms of it.
-func kernel(x uint64) uint64 {
-	for range 4_000_000 {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		x++
+// spreadWarning speaks up when the middle 80 % of the values lie further apart
+// than a fifth of their median.
+func spreadWarning(values []float64) []string {
+	return unsteady(values, 0.2)
+}
+
+// calibrate times the kernels. A machine that does not repeat them does not
+// repeat anything else either.
+func (m *meter) calibrate(when string) error {
+	m.progress("calibration")
+	c, err := Calibrate(m.ctx)
+	if err != nil {
+		return err
 	}
-	return x
+	for _, s := range c.Samples(when) {
+		m.add(s)
+	}
+	if when == "before" {
+		m.calibration = c
+		return nil
+	}
+	for _, reason := range m.calibration.Fitness(c).Reasons {
+		m.run.Warnings = append(m.run.Warnings, "the machine is not steady: "+reason)
+	}
+	return nil
 }

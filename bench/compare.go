@@ -335,31 +335,45 @@ func sizeName(n int) string {
 	return fmt.Sprintf("%dKiB", n>>10)
 }
 
+var (
+	marshalPlaces = []place{{BackendInProcess, 0}, {BackendPool, 1}, {BackendProcess, 1}}
+	marshalSizes  = []int{1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, recordBytes, 16 << 20}
+)
+
+func marshalNames(size int) []string {
+	return []string{"marshal/dir=in/size=" + sizeName(size), "marshal/dir=out/size=" + sizeName(size)}
+}
+
+// marshalTasks take a text of that size in, and give one out.
+func marshalTasks(size int) []task {
+	text := json.RawMessage(`"` + strings.Repeat("x", size-2) + `"`)
+	limits := roomy
+	limits.MaxInputBytes, limits.MaxOutputBytes = 64<<20, 64<<20
+	names := marshalNames(size)
+	return []task{{
+		row: names[0], req: engine.Request{Script: engine.Script{Source: "input.length"}, Input: text, Limits: limits},
+		check: isText(fmt.Sprint(size - 2)),
+	}, {
+		row: names[1], req: engine.Request{Script: engine.Script{Source: fmt.Sprintf("'x'.repeat(%d)", size-2)}, Limits: limits},
+		check: isText(string(text)),
+	}}
+}
+
 // marshal measures what it costs to get a text into a script and out of it. The
 // handover is what is left of a call without the VM's own parsing, script and
 // dump: the way to the worker and back, the copy, and making the VM fresh again.
 func (m *meter) marshal() error {
-	places := m.offered(place{BackendInProcess, 0}, place{BackendPool, 1}, place{BackendProcess, 1})
-	sizes := []int{1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, recordBytes, 16 << 20}
+	places := m.offered(slices.Clone(marshalPlaces)...)
+	sizes := marshalSizes
 	if m.plan.Quick {
 		sizes = []int{1 << 10, 1 << 20, recordBytes}
 	}
 	if len(places) == 0 {
 		return nil
 	}
-	limits := roomy
-	limits.MaxInputBytes, limits.MaxOutputBytes = 64<<20, 64<<20
 	return m.compare(places, func(open map[place]*Instance) error {
 		for _, size := range sizes {
-			text := json.RawMessage(`"` + strings.Repeat("x", size-2) + `"`)
-			for _, t := range []task{{
-				row: "dir=in", req: engine.Request{Script: engine.Script{Source: "input.length"}, Input: text, Limits: limits},
-				check: isText(fmt.Sprint(size - 2)),
-			}, {
-				row: "dir=out", req: engine.Request{Script: engine.Script{Source: fmt.Sprintf("'x'.repeat(%d)", size-2)}, Limits: limits},
-				check: isText(string(text)),
-			}} {
-				t.row = "marshal/" + t.row + "/size=" + sizeName(size)
+			for _, t := range marshalTasks(size) {
 				if err := m.marshalOne(open, places, t, size); err != nil {
 					return err
 				}

@@ -36,15 +36,7 @@ func (m *meter) fresh() error {
 	if err != nil {
 		return err
 	}
-	eval := func(n int) (time.Duration, error) {
-		start := time.Now()
-		for range n {
-			if err := isTwo(in.Backend.Run(m.ctx, onePlusOne)); err != nil {
-				return 0, &WrongAnswer{"fresh/op=eval", err}
-			}
-		}
-		return time.Since(start), nil
-	}
+	eval := func(n int) (time.Duration, error) { return m.freshEvals(in, n) }
 	runtime := func(n int) (time.Duration, error) { return in.FreshRuntime(m.ctx, n) }
 	if in.FreshRuntime == nil {
 		runtime = nil
@@ -92,6 +84,17 @@ func (m *meter) fresh() error {
 	return nil
 }
 
+// freshEvals evaluates next to nothing n times.
+func (m *meter) freshEvals(in *Instance, n int) (time.Duration, error) {
+	start := time.Now()
+	for range n {
+		if err := isTwo(in.Backend.Run(m.ctx, onePlusOne)); err != nil {
+			return 0, &WrongAnswer{"fresh/op=eval", err}
+		}
+	}
+	return time.Since(start), nil
+}
+
 // batchSize doubles n until f(n) takes 20 ms.
 func batchSize(f func(n int) (time.Duration, error)) (int, error) {
 	for n := 1; ; n *= 2 {
@@ -137,21 +140,31 @@ func (m *meter) cold() error {
 	m.progress("one more VM")
 	var made []float64
 	for range m.times(20, 200) {
-		start := time.Now()
-		vm, err := in.NewVM(m.ctx)
+		took, err := m.oneMoreVM(in)
 		if err != nil {
-			return fmt.Errorf("bench: one more VM: %w", err)
+			return err
 		}
-		made = append(made, time.Since(start).Seconds())
-		if err := isTwo(vm.Eval(m.ctx, onePlusOne), nil); err != nil {
-			return &WrongAnswer{"cold/of=vm", err}
-		}
-		if err := vm.Close(); err != nil {
-			return fmt.Errorf("bench: closing a VM: %w", err)
-		}
+		made = append(made, took.Seconds())
 	}
 	m.add(sample.New("cold/of=vm", sample.Seconds, made))
 	return nil
+}
+
+// oneMoreVM returns how long a VM took to be made.
+func (m *meter) oneMoreVM(in *Instance) (time.Duration, error) {
+	start := time.Now()
+	vm, err := in.NewVM(m.ctx)
+	if err != nil {
+		return 0, fmt.Errorf("bench: one more VM: %w", err)
+	}
+	took := time.Since(start)
+	if err := isTwo(vm.Eval(m.ctx, onePlusOne), nil); err != nil {
+		return 0, &WrongAnswer{"cold/of=vm", err}
+	}
+	if err := vm.Close(); err != nil {
+		return 0, fmt.Errorf("bench: closing a VM: %w", err)
+	}
+	return took, nil
 }
 
 // launch starts this program and returns how long it took until its first

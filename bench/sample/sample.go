@@ -142,6 +142,19 @@ type Environment struct {
 	Commit     string `json:"commit"` // from the build information; "unknown" without it
 	Modified   bool   `json:"modified,omitempty"`
 	Engine     string `json:"engine"`
+	// What follows is absent where the system does not say, or nothing was set.
+	Kernel      string `json:"kernel,omitempty"`       // release of the operating system's
+	Virtual     bool   `json:"virtual,omitempty"`      // the processor says that a hypervisor is above
+	Caches      string `json:"caches,omitempty"`       // of the first processor: "L1d 32K, L1i 32K, L2 512K, L3 32M"
+	ClockSource string `json:"clock_source,omitempty"` // "tsc"
+	Quota       string `json:"cpu_quota,omitempty"`    // of the cgroup: cpu.max, "200000 100000"
+	MemoryBytes int64  `json:"memory_bytes,omitempty"` // of the machine
+	Load        string `json:"load,omitempty"`         // averages over 1, 5 and 15 minutes
+	GOAMD64     string `json:"goamd64,omitempty"`
+	GOGC        string `json:"gogc,omitempty"`
+	GOMEMLIMIT  string `json:"gomemlimit,omitempty"`
+	GODEBUG     string `json:"godebug,omitempty"`
+	BuildFlags  string `json:"build_flags,omitempty"` // "-ldflags=-randlayout=1 -trimpath=true"
 }
 
 // Run is all that one run of the suite measured.

@@ -120,11 +120,7 @@ func (g group) asRow(d Design, l limits) (Row, []string) {
 		row.P = stat.SignTest(row.Slower, row.Rounds)
 		row.PAdj = min(1, row.P*float64(len(d.Gated)))
 		row.Sigma = orZero(stat.RobustSigma(s.unit))
-		reach := l.pairReach
-		if s.blocks {
-			reach = l.blockReach
-		}
-		row.MDE = orZero(math.Expm1(math.Log1p(row.Theta) + row.Sigma*reach))
+		row.MDE = orZero(math.Expm1(math.Log1p(row.Theta) + row.Sigma*l.reach(s.blocks)))
 	}
 	var warnings []string
 	warn := func(format string, a ...any) {

@@ -131,12 +131,27 @@ type limits struct {
 	// ClearAlpha. They may fail with alpha once more: a crossing is at most 2 alpha
 	// likely at the margin, and a REGRESSION takes two, (2 alpha)² < alpha. No Looks: not used.
 	blocks stat.Limits
-	// reach is what MDE adds to the margin for each unit of sigma, in pairs and blocks.
-	pairReach, blockReach float64
+	// reaches holds what reach found: the search takes longer than all else of a row.
+	reaches map[bool]float64
+}
+
+// reach is what the smallest slowdown that can be seen has above the margin, as a
+// logarithm and for each unit of sigma.
+func (l limits) reach(blocks bool) float64 {
+	v, ok := l.reaches[blocks]
+	if !ok {
+		of := l.pairs
+		if blocks {
+			of = l.blocks
+		}
+		v = math.Log1p(of.MDE(0, 1, mdePower))
+		l.reaches[blocks] = v
+	}
+	return v
 }
 
 func (d Design) limits() (limits, error) {
-	var l limits
+	l := limits{reaches: map[bool]float64{}}
 	var err error
 	if l.pairs, err = stat.Sequential(d.Looks, d.alpha(), d.ClearAlpha); err != nil {
 		return limits{}, fmt.Errorf("design: this can never say %s: %w (alpha is %g over %d gated rows)", Regression, err, d.FamilyAlpha, len(d.Gated))
@@ -151,9 +166,6 @@ func (d Design) limits() (limits, error) {
 	if left := d.ClearAlpha - l.pairs.SpentClear; left > 0 {
 		l.blocks, _ = stat.Sequential(halves, d.alpha(), left)
 	}
-	// MDE searches for long; with sigma 1 and no margin it gives what scales with them.
-	l.pairReach = math.Log1p(l.pairs.MDE(0, 1, mdePower))
-	l.blockReach = math.Log1p(l.blocks.MDE(0, 1, mdePower))
 	return l, nil
 }
 

@@ -15,8 +15,9 @@ const (
 	// maxTies is the share of rounds with equal values above which a row is UNMEASURABLE.
 	maxTies = 0.2
 	// dependence is the |lag-1| above which blocks of two rounds are judged. Independent
-	// rounds pass it by chance (at 10 rounds half of the time), so it must be twice its
-	// standard error as well, 1/√n.
+	// rounds pass it by chance (at 10 rounds half of the time), so that it must be twice its
+	// standard error as well, 1/√n. By simulation (σ 3 %, 2026-11-30): without that a null
+	// row takes 16.9 rounds for 14.0, and skewed rounds cross too often, 0.0097 for 0.0034.
 	dependence = 0.2
 )
 

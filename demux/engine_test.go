@@ -1,0 +1,130 @@
+package demux
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// script yields data events: 'O' and 'E' are chunks of a size, numbered per stream.
+func script(order string, size int) func(yield func(Event, error) bool) {
+	return func(yield func(Event, error) bool) {
+		var n [2]int
+		buf := make([]byte, size)
+		for _, c := range order {
+			s := Stdout
+			if c == 'E' {
+				s = Stderr
+			}
+			fill(buf, s, n[s-1])
+			n[s-1]++
+			if !yield(Event{Kind: KindData, Stream: s, Data: buf}, nil) {
+				return
+			}
+		}
+	}
+}
+
+func fill(buf []byte, s Stream, n int) {
+	x := uint64(n)*0x9e3779b97f4a7c15 + uint64(s)
+	for i := range buf {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		buf[i] = byte(x >> 24)
+	}
+}
+
+// want is what a stream of script is.
+func want(order string, size int, s Stream) []byte {
+	var out []byte
+	n := 0
+	buf := make([]byte, size)
+	for _, c := range order {
+		if (c == 'E') != (s == Stderr) {
+			continue
+		}
+		fill(buf, s, n)
+		n++
+		out = append(out, buf...)
+	}
+	return out
+}
+
+func options(p Policy, t testing.TB) Options {
+	o := DefaultOptions()
+	o.Policy = p
+	o.SpillDir = spillTestDir(t)
+	return o
+}
+
+// spillTestDir is a directory on a disk.
+func spillTestDir(t testing.TB) string {
+	for _, dir := range []string{t.TempDir(), "/var/tmp", "."} {
+		if usableDir(dir, false) == nil {
+			return dir
+		}
+	}
+	t.Fatal("no directory on a disk")
+	return os.TempDir()
+}
+
+func TestBothPrompt(t *testing.T) {
+	for _, policy := range []Policy{Spill, Backpressure, Unbounded, CapError} {
+		for _, size := range []int{1, 100, 65520, 65536, 300 << 10} {
+			t.Run(policy.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					const order = "OEOOEEOOOEEEOEOEOEEE"
+					d, err := New(FromEvents(script(order, size)), options(policy, t))
+					if err != nil {
+						t.Fatal(err)
+					}
+					var wg sync.WaitGroup
+					for _, s := range []Stream{Stdout, Stderr} {
+						wg.Go(func() {
+							got, err := io.ReadAll(d.Sink(s))
+							if err != nil || !bytes.Equal(got, want(order, size, s)) {
+								t.Errorf("%v: %d bytes, %v", s, len(got), err)
+							}
+						})
+					}
+					wg.Wait()
+					if err := d.Wait(context.Background()); err != nil {
+						t.Error(err)
+					}
+					d.Close()
+				})
+			})
+		}
+	}
+}
+
+func TestAbsent(t *testing.T) {
+	for _, size := range []int{100, 65536, 300 << 10} {
+		for _, patience := range []time.Duration{0, 20 * time.Millisecond} {
+			synctest.Test(t, func(t *testing.T) {
+				order := string(bytes.Repeat([]byte("OEE"), 16))
+				o := options(Spill, t)
+				o.MemPerSink = 64 << 10
+				o.Patience = patience
+				d, err := New(FromEvents(script(order, size)), o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range []Stream{Stdout, Stderr} {
+					got, err := io.ReadAll(d.Sink(s))
+					if err != nil || !bytes.Equal(got, want(order, size, s)) {
+						t.Errorf("%v: %d bytes, %v", s, len(got), err)
+					}
+					t.Logf("%+v", d.Stats())
+				}
+				d.Close()
+			})
+		}
+	}
+}

@@ -72,7 +72,7 @@ func (d *docker) Next(ctx context.Context, _ []byte) (Event, error) {
 
 // buffered returns the next event if it needs no reading. The Data of what it
 // returns, and of the Next before, stays valid until the next Next.
-func (d *docker) buffered() (Event, bool) {
+func (d *docker) buffered() (e Event, ok bool) {
 	for d.pos < d.end || d.errFrame && d.left == 0 {
 		switch {
 		case d.errFrame && d.left == 0:
@@ -81,7 +81,8 @@ func (d *docker) buffered() (Event, bool) {
 			n := d.take()
 			d.text.Write(d.buf[d.pos-n : d.pos][:min(n, maxRemoteText-d.text.Len())])
 		case d.left > 0:
-			return d.data(), true
+			d.data(&e)
+			return e, true
 		default:
 			h := d.buf[d.pos:d.end]
 			if badHeader(h) {
@@ -122,10 +123,11 @@ func (d *docker) take() int {
 	return n
 }
 
-// data returns what is there of the payload, joined with the small frames of the
+// data fills in what is there of the payload, joined with the small frames of the
 // same stream that follow it. It moves nothing but their payloads, and writes
-// only where it has parsed already: see buffered.
-func (d *docker) data() Event {
+// only where it has parsed already. The event is filled in place: copying one costs
+// more than parsing a small frame.
+func (d *docker) data(e *Event) {
 	stream := Stdout
 	if d.typ == dockerStderr {
 		stream = Stderr
@@ -145,7 +147,7 @@ func (d *docker) data() Event {
 		copy(d.buf[start+n:], d.buf[d.pos-m:d.pos])
 		n += m
 	}
-	return Event{Kind: KindData, Stream: stream, Data: d.buf[start : start+n : start+n]}
+	e.Kind, e.Stream, e.Data = KindData, stream, d.buf[start:start+n:start+n]
 }
 
 // fill reads more behind what is not parsed, which is less than a header.

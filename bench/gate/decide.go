@@ -140,6 +140,9 @@ func (g group) asRow(d Design, l limits) (Row, []string) {
 		if g.incomplete > 0 {
 			warn("%d rounds lack one arm and are not judged", g.incomplete)
 		}
+		if math.Abs(s.order) > math.Log1p(j.theta)/2 {
+			warn("what ran second took %+.1f %%: blocks of two rounds are judged, in which that cancels", 100*math.Expm1(s.order))
+		}
 		if g.relaid {
 			warn("the confirmation used a layout seed of the screen: the layout may have decided")
 		}

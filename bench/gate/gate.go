@@ -127,8 +127,8 @@ type Row struct {
 	Interval stat.Interval `json:"interval"`
 	Theta    float64       `json:"theta"` // the margin that applied
 	Floor    float64       `json:"floor"` // what raised it: 1.5 × the row's own A/A p95, or the absolute floor as a ratio
-	// Blocks says that rounds depended on each other (|lag-1| above 0.2 and above chance), so
-	// that Slower, Rounds, P, Sigma, MDE and Interval count blocks of two rounds.
+	// Blocks says that rounds depended on each other (|lag-1| above 0.2 and above chance) or on
+	// their order, so that Slower, Rounds, P, Sigma, MDE and Interval count blocks of two rounds.
 	Blocks  bool    `json:"blocks,omitempty"`
 	Slower  int     `json:"slower"` // rounds beyond the margin
 	Rounds  int     `json:"rounds"`

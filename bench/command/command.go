@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/alecthomas/kong"
 	"github.com/sandbed/sandbed/bench"
@@ -45,6 +46,7 @@ type env struct {
 	suite          bench.Suite
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	args           []string
 }
 
 // terminal says whether w is one.
@@ -90,11 +92,11 @@ type cli struct {
 // Main runs the command line args (without the program's name) for a suite and
 // returns the exit code: 0 held, 1 a guarantee broken or an evaluation that was
 // not ok, 2 usage or unreadable input, 4 a benchmark that failed or gave a wrong
-// answer. An interrupt ends what runs.
+// answer. An interrupt or SIGTERM ends what runs.
 func Main(s bench.Suite, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	e := &env{ctx: ctx, suite: s, stdin: stdin, stdout: stdout, stderr: stderr}
+	e := &env{ctx: ctx, suite: s, stdin: stdin, stdout: stdout, stderr: stderr, args: args}
 	helped := false
 	parser, err := kong.New(&cli{},
 		kong.Name("benchrun"),

@@ -89,9 +89,7 @@ func TestNamesKeepTheirMeaning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := prologue + "\n" + `a = a;
-b = function $r(n) { ; return n > 0 ? $r(n - 1) : a; }; $r = a; a(1);
-`
+	want := prologue + "\n" + `a = function $r(n) { b; return n > 0 ? $r(n - 1) : a; }; $r = a; a(1);` + "\n"
 	if !strings.HasPrefix(p.Request.Script.Source, prologue) || string(p.Request.Input) != "[[[]]]" || p.Request.Limits.StackBytes == 0 {
 		t.Errorf("got %q with %q and %+v", p.Request.Script.Source, p.Request.Input, p.Request.Limits)
 	}

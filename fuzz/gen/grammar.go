@@ -2,7 +2,8 @@ package gen
 
 // production is a name and the text it stands for. In the text a hole is a
 // percent sign and a letter: %e an expression, %s a statement, %v a variable, %n a
-// number, %t a string, %j a JSON text, %k a JSON string.
+// number, %t a string, %j a JSON text, %k a JSON string, %c a case of the corpus as
+// a string; further letters stand for the word lists below.
 type production struct{ name, text string }
 
 // statements of the script grammar, besides the cases of the corpus.
@@ -63,6 +64,7 @@ var statements = []production{
 	{"destructure", "var { [%e]: %v = %e, ...$q } = %e;"},
 	{"spread", "%v = [...%e, ...%e];"},
 	{"debugger", "debugger;"},
+	{"case", "try { (0, eval)(%c); } catch ($e) { %v = $e; }"},
 	{"strict", "(function () { 'use strict'; %s })();"},
 	{"with", "with (%e) { %s }"},
 	{"empty", ";"},
@@ -204,6 +206,7 @@ var expressions = []production{
 	{"iter", "Iterator.from([%e, %e]).map(x => %e).take(%n).toArray()"},
 	{"eval", "(0, eval)(%t)"},
 	{"directeval", "eval(%t)"},
+	{"evalcase", "(0, eval)(%c)"},
 	{"ctor", "new Function('x', 'return ' + %t)(%e)"},
 	{"escape", "(%e).constructor.constructor('return this')()"},
 	{"arguments", "(function () { arguments[0] = %e; return arguments })(%e)"},

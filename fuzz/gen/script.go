@@ -62,7 +62,8 @@ func (p *Program) Document() []byte { return Join(p.Words...) }
 // scriptGrammar is every production of scripts; the corpus of enginetest is part of it.
 type scriptGrammar struct {
 	statements, expressions []production
-	stmt, expr              *vocabulary
+	snippets                []production // the cases of the corpus, as string literals
+	stmt, expr, snippet     *vocabulary
 	text, number, directive *vocabulary
 	small                   map[byte]*vocabulary
 	cases                   map[string]enginetest.Case
@@ -72,16 +73,12 @@ var scripts = sync.OnceValue(func() *scriptGrammar {
 	g := &scriptGrammar{statements: slices.Clone(statements), expressions: slices.Clone(expressions), cases: map[string]enginetest.Case{}}
 	for _, c := range enginetest.Cases() {
 		g.cases[c.ID] = c
-		if len(c.JS) > maxText/4 {
-			continue
+		if len(c.JS) <= maxText/4 {
+			g.snippets = append(g.snippets, production{c.ID, quoteJS(c.JS)})
 		}
-		quoted := quoteJS(c.JS)
-		// As a block its declarations are its own, and its value is the completion
-		// value; what only parses as a whole is evaluated as one.
-		g.statements = append(g.statements, production{c.ID, "try { (0, eval)(" + quoted + "); } catch ($e) { %v = $e; }"})
-		g.expressions = append(g.expressions, production{"eval/" + c.ID, "(0, eval)(" + quoted + ")"})
 	}
 	g.stmt, g.expr = newVocabulary(names(g.statements)), newVocabulary(names(g.expressions))
+	g.snippet = newVocabulary(names(g.snippets))
 	g.text, g.number = newVocabulary(names(texts)), newVocabulary(numberNames)
 	g.directive = newVocabulary(append(LimitNames(), "input", "kind/program", "kind/module"))
 	g.small = map[byte]*vocabulary{}
@@ -106,15 +103,18 @@ func quoteJS(s string) string {
 	if err != nil {
 		panic("gen: " + err.Error()) // no string fails
 	}
-	return strings.NewReplacer("%", "%%").Replace(string(b))
+	return string(b)
 }
 
 // ScriptNames are the names of all productions of scripts: statements,
-// expressions and limits.
+// expressions and limits. The names of [CaseNames] are not among them.
 func ScriptNames() []string {
 	g := scripts()
 	return slices.Concat(names(g.statements), names(g.expressions), g.directive.names)
 }
+
+// CaseNames are the cases of the corpus that scripts are made of.
+func CaseNames() []string { return scripts().snippet.names }
 
 // prologue gives every variable something to be.
 const prologue = `var a=1,b="b",c=[1,2,3],d={x:1,y:[2]},e=function(x){return x},f=null,$r,$q;`
@@ -247,6 +247,10 @@ func (b *scriptBuilder) expand(p production, depth int) {
 			b.out.WriteString(b.number(b.g.number))
 		case 't':
 			b.out.WriteString(texts[b.name(b.g.text, 0)].text)
+		case 'c':
+			i := b.name(b.g.snippet, 0)
+			b.used[b.g.snippet.names[i]] = true
+			b.out.WriteString(b.g.snippets[i].text)
 		case 'j':
 			b.out.WriteString(jsonValue(&b.reader, 2, true))
 		case 'm', 'r', 'M':

@@ -248,21 +248,21 @@ func symbol(w gate.Word) string {
 	return ""
 }
 
-// banner is what the verdict of the whole comparison is called.
-func banner(verdict string) string {
+// banner is what the verdict of the whole comparison is called, and its symbol.
+func banner(verdict string) (symbol, words string) {
 	switch verdict {
 	case "ok":
-		return "✅ OK"
+		return "✅", "OK"
 	case "regression":
-		return "❌ Regression"
+		return "❌", "Regression"
 	case "inconclusive":
-		return "⚠️ Inconclusive"
+		return "⚠️", "Inconclusive"
 	case "unfit":
-		return "🛠 Runner unfit"
+		return "🛠", "Runner unfit"
 	case "failed":
-		return "💥 Failed"
+		return "💥", "Failed"
 	}
-	return inline(verdict)
+	return "❔", plain(cut(verdict, longName))
 }
 
 // none stands where there is no figure.
@@ -315,11 +315,12 @@ func arm(a gate.Arm, unit string) string {
 	if a.N == 0 {
 		return none
 	}
-	return Value(a.Median, unit)
+	return plain(Value(a.Median, cut(unit, longUnit)))
 }
 
 // whole writes an exact value to its last digit.
 func whole(a gate.Arm, unit string) string {
+	unit = plain(cut(unit, longUnit))
 	switch {
 	case a.N == 0:
 		return none

@@ -54,7 +54,8 @@ func (c *comparison) markdown(l layout) []byte {
 	w.line("%s", marker("report", c.HeadEnv.Engine))
 	w.line("# Benchmarks: %s against %s", refText(c.Head), refText(c.Base))
 	w.line("")
-	w.line("**%s.** %s", banner(c.Verdict), inline(c.Proved))
+	symbol, words := banner(c.Verdict)
+	w.line("**%s %s.** %s", symbol, inline(words), inline(c.Proved))
 	w.line("")
 	var counts []string
 	for _, n := range c.counts() {
@@ -71,10 +72,6 @@ func (c *comparison) markdown(l layout) []byte {
 	}
 	w.line("%d rows, %d of them gated: %s.", len(c.Rows), gated, strings.Join(counts, ", "))
 	w.line("")
-	if c.Unpaired {
-		w.line("> %s", unpairedNote)
-		w.line("")
-	}
 	if c.Quick {
 		w.line("> A quick comparison: few rounds. Each row says the smallest slowdown that it could have seen.")
 		w.line("")
@@ -103,8 +100,6 @@ func (c *comparison) markdown(l layout) []byte {
 		time.Duration(c.Took*float64(time.Second)).Round(time.Second), c.Design.Seed, c.Exit)
 	return w.Bytes()
 }
-
-const unpairedNote = "The input was two files of `go test -bench`: their rounds were not interleaved and had no controls, so a drift of the machine between the two files looks the same as a change of the code. Take a difference here as a reason to run `benchrun compare`, never as proof."
 
 // refText names a side: as it was given, its commit, and whether it was changed.
 func refText(r gate.Ref) string {
@@ -195,10 +190,10 @@ func (w *comparisonPage) table(rows []gate.Row, limit int) {
 			name += " (higher is better)"
 		}
 		if r.Lane == gate.Exact {
-			w.line("| %s | %s | %s | %s | exact | %s | – | – | – | %s |", name, whole(r.Base, r.Unit), whole(r.Head, r.Unit), ratio(r.Ratio), share(w.Design.ExactLimit), verdict(r))
+			w.line("| %s | %s | %s | %s | exact | %s | – | – | – | %s |", name, inline(whole(r.Base, r.Unit)), inline(whole(r.Head, r.Unit)), ratio(r.Ratio), share(w.Design.ExactLimit), verdict(r))
 			continue
 		}
-		w.line("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |", name, arm(r.Base, r.Unit), arm(r.Head, r.Unit), ratio(r.Ratio), span(r.Interval),
+		w.line("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |", name, inline(arm(r.Base, r.Unit)), inline(arm(r.Head, r.Unit)), ratio(r.Ratio), span(r.Interval),
 			share(r.Theta), slower(r), adjusted(r), least(r), verdict(r))
 	}
 }
@@ -217,7 +212,7 @@ func slower(r gate.Row) string {
 }
 
 func adjusted(r gate.Row) string {
-	if r.Rounds == 0 {
+	if r.Rounds == 0 && r.PAdj == 1 {
 		return none
 	}
 	return chance(r.PAdj)
@@ -246,7 +241,7 @@ func (w *comparisonPage) exactRows() {
 	w.line("| benchmark | base | head | change | verdict |")
 	w.line("| --- | ---: | ---: | ---: | --- |")
 	for _, r := range rows[:min(len(rows), w.rows)] {
-		w.line("| %s | %s | %s | %s | %s |", code(r.Name), whole(r.Base, r.Unit), whole(r.Head, r.Unit), change(r), verdict(r))
+		w.line("| %s | %s | %s | %s | %s |", code(r.Name), inline(whole(r.Base, r.Unit)), inline(whole(r.Head, r.Unit)), change(r), verdict(r))
 	}
 	w.more(len(rows), " rows")
 	w.line("")
@@ -383,6 +378,13 @@ func (c *comparison) methodText() []string {
 	if len(d.Gated) > 0 {
 		perRow = d.FamilyAlpha / float64(len(d.Gated))
 	}
+	chances := fmt.Sprintf("All gated rows together raise a false REGRESSION with a chance of at most %s (%s a row); a row at its margin is called OK with a chance of at most %s. Where neither is proved the row is INCONCLUSIVE, never \"no change\".", share(d.FamilyAlpha), share(perRow), share(d.ClearAlpha))
+	if c.Unpaired {
+		return []string{
+			fmt.Sprintf("All values of a row in one file are compared with all in the other by the Mann-Whitney test, against a margin of %s; the interval holds the shifts that it would not reject. %s", share(d.Theta), chances),
+			"These chances hold if nothing but the code changed between the two files. Rounds that are interleaved, and controls, are what can show that: benchrun compare.",
+		}
+	}
 	var limits []string
 	for i, n := range d.Looks {
 		fail, clear := "cannot", "cannot"
@@ -396,7 +398,7 @@ func (c *comparison) methodText() []string {
 	}
 	text := []string{
 		"One process launch is one sample: the median of its inner batches. A round is one launch of base and one of head, next to each other, in an order drawn by the seed (blocks of ABBA or BAAB); rows are shuffled between blocks. The ratio of a row is the exponential of the median over the rounds of ln head − ln base.",
-		fmt.Sprintf("A row is judged against its margin: %s by default, %s for rows declared tight, and never less than its floor. At the margin each round is as likely to be beyond it as not, so the count of such rounds is compared with exact limits at looks fixed beforehand. All gated rows together raise a false REGRESSION with a chance of at most %s (%s a row); a row at its margin is called OK with a chance of at most %s. What neither limit reached is INCONCLUSIVE, never \"no change\".", share(d.Theta), share(d.Tight), share(d.FamilyAlpha), share(perRow), share(d.ClearAlpha)),
+		fmt.Sprintf("A row is judged against its margin: %s by default, %s for rows declared tight, and never less than its floor. At the margin each round is as likely to be beyond it as not, so the count of such rounds is compared with exact limits at looks fixed beforehand. %s", share(d.Theta), share(d.Tight), chances),
 	}
 	if len(limits) > 0 {
 		text = append(text, "Rounds beyond the margin for REGRESSION and for OK, by look: "+strings.Join(limits, "; ")+".")
@@ -418,7 +420,7 @@ func (w *comparisonPage) method() {
 // commands are what repeats the comparison, and what judges it again.
 func (c *comparison) commands() []string {
 	if c.Unpaired {
-		return []string{"benchrun report --base " + shell(c.Base.Name) + " --head " + shell(c.Head.Name)}
+		return []string{"benchrun report " + shell(c.Base.Name) + " " + shell(c.Head.Name)}
 	}
 	side := func(r gate.Ref) string {
 		if r.Commit != "" {
@@ -426,7 +428,13 @@ func (c *comparison) commands() []string {
 		}
 		return shell(r.Name)
 	}
-	compare := fmt.Sprintf("benchrun compare --base %s --head %s --seed %d", side(c.Base), side(c.Head), c.Design.Seed)
+	compare := "benchrun compare --base " + side(c.Base)
+	if c.Head.Dirty {
+		compare += " --dirty" // from the same working tree
+	} else {
+		compare += " --head " + side(c.Head)
+	}
+	compare += fmt.Sprintf(" --seed %d", c.Design.Seed)
 	if c.Quick {
 		compare += " --quick"
 	}

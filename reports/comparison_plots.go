@@ -30,7 +30,7 @@ const (
 )
 
 var (
-	band = color.RGBA{R: 0xe4, G: 0xe4, B: 0xe4, A: 0xff} // within the margin
+	band = color.RGBA{R: 0xd2, G: 0xd2, B: 0xd2, A: 0xff} // within the margin
 	red  = color.RGBA{R: 0xb0, G: 0x1c, B: 0x1c, A: 0xff}
 )
 

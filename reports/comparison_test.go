@@ -1,13 +1,28 @@
 package reports
 
 import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
 	"fmt"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/perf/benchfmt"
+	"image/png"
+	"io"
+	"io/fs"
 	"math"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sandbed/sandbed/bench/gate"
 	"github.com/sandbed/sandbed/bench/sample"
@@ -167,4 +182,394 @@ func TestComparisonMarkdown(t *testing.T) {
 	quiet := gate.Report{Schema: 1, Verdict: "ok", Proved: "No slowdown of 5 % or more.", Unpaired: true, Base: gate.Ref{Name: "old.txt"}, Head: gate.Ref{Name: "new.txt"}}
 	golden(t, "comparison-empty.md", (&comparison{Report: quiet}).markdown(layout{pictures: true, rows: math.MaxInt}))
 	golden(t, "comparison-hostile.md", (&comparison{Report: hostile()}).markdown(layout{rows: math.MaxInt}))
+}
+
+// cells splits a row of a table as GitHub does: at each bar that no backslash takes away.
+func cells(line string) int {
+	n := -1
+	for i := 0; i < len(line); i++ {
+		switch line[i] {
+		case '\\':
+			i++
+		case '|':
+			n++
+		}
+	}
+	return n
+}
+
+func TestHostileMarkdown(t *testing.T) {
+	text := string((&comparison{Report: hostile()}).markdown(layout{rows: math.MaxInt}))
+	width, tables, fenced, open := 0, 0, false, 0
+	for _, line := range strings.Split(text, "\n") {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		}
+		switch {
+		case fenced:
+		case strings.HasPrefix(line, "|"):
+			if width == 0 {
+				width, tables = cells(line), tables+1
+			}
+			if got := cells(line); got != width {
+				t.Errorf("%d cells in a table of %d: %s", got, width, line)
+			}
+		default:
+			width = 0
+		}
+		open += strings.Count(line, "<details>") - strings.Count(line, "</details>")
+		if !fenced && strings.Contains(strings.NewReplacer("<details>", "", "</details>", "", "<summary>", "", "</summary>", "", "<code>", "", "</code>", "", "<!-- benchrun", "").Replace(line), "<") {
+			t.Errorf("an element that is not the report's: %s", line)
+		}
+	}
+	if tables < 5 || open != 0 || fenced {
+		t.Errorf("got %d tables, %d folds and a fence (%v) left open", tables, open, fenced)
+	}
+	before, rest, _ := strings.Cut(text, "```sh\n")
+	_, after, _ := strings.Cut(rest, "\n```\n")
+	for _, bad := range []string{"\u202e", "@everyone", "\x00", "\x1b", "\xff", "]("} {
+		if i := strings.Index(strings.NewReplacer("`@everyone #1`", "", "`[link](http://example.com)`", "", "\\[link](", "").Replace(before+after), bad); i >= 0 {
+			t.Errorf("%q is in the report as it came", bad)
+		}
+	}
+	if first, _, _ := strings.Cut(text, "\n"); first != "<!-- benchrun:report v=1 suite=script-alert-1-/script -->" {
+		t.Errorf("marker %q", first)
+	}
+}
+
+// TestFit: parts go in their order, the text says so, and what decides stays.
+func TestFit(t *testing.T) {
+	r, launches := inventedComparison()
+	history, err := History(inventedHistory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := r.Rows
+	seen := map[int]bool{}
+	last := 0
+	for _, n := range []int{0, 40, 60, 80, 100, 120, 140, 144, 148, 152, 156, 160, 164, 168, 172, 176, 180, 184, 188, 192, 196, 400} {
+		r.Rows = slices.Clone(rows)
+		for i := range n {
+			row := rows[i%5]
+			row.Name = fmt.Sprintf("wall/workload=%s%d/size=medium", strings.Repeat("long", 23), i)
+			r.Rows = append(r.Rows, row)
+		}
+		long := slices.Clone(history)
+		for i := range 30 { // about as long as the other parts
+			s := history[0]
+			s.Row = fmt.Sprintf("row=%d/%s", i, strings.Repeat("long", 20))
+			long = append(long, s)
+		}
+		c := &comparison{Report: r, launches: launches, history: long}
+		text := string(c.fit(commentLimit, utf8.RuneCount))
+		if got := utf8.RuneCountInString(text); got > commentLimit {
+			t.Errorf("%d more rows: %d characters", n, got)
+		}
+		left := 0
+		for i, part := range []string{"<summary>History<", "<summary>All rows<", "<summary>Environment<"} {
+			if strings.Contains(text, part) {
+				continue
+			}
+			if left != i {
+				t.Errorf("%d more rows: %s is gone, one that should go sooner is not", n, part)
+			}
+			left = i + 1
+		}
+		want := "Left out for length: " + strings.Join(droppable[:left], ", ") + "."
+		if (left > 0) != strings.Contains(text, want) {
+			t.Errorf("%d more rows: the text does not say %q, or without cause", n, want)
+		}
+		if left < last {
+			t.Errorf("%d more rows: %d parts left out, of a shorter report %d", n, left, last)
+		}
+		last, seen[left] = left, true
+		for _, want := range []string{"<!-- benchrun:report v=1 suite=an-engine -->\n", "**❌ Regression.** 2 of 20", "## Controls", "fired, as it must", "exit code 1."} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%d more rows: %q is gone", n, want)
+			}
+		}
+	}
+	if !seen[0] || !seen[1] || !seen[2] || !seen[3] {
+		t.Errorf("parts left out: %v, want reports with none, one, two and three", seen)
+	}
+	// Nothing but rows: fewer are shown.
+	h := hostile()
+	for len(h.Rows) < 3000 {
+		h.Rows = append(h.Rows, h.Rows[:34]...)
+	}
+	for i := range h.Rows {
+		h.Rows[i].Name = strings.Repeat("<|>`", 50)
+	}
+	text := (&comparison{Report: h}).fit(commentLimit, utf8.RuneCount)
+	if utf8.RuneCount(text) > commentLimit || !strings.Contains(string(text), "more rows, in report.md") {
+		t.Errorf("%d characters of hostile rows, or it does not say that some are left out", utf8.RuneCount(text))
+	}
+	if got := len((&comparison{Report: h}).fit(summaryLimit, func(b []byte) int { return len(b) })); got > summaryLimit {
+		t.Errorf("a summary of %d bytes", got)
+	}
+}
+
+func TestWriteComparison(t *testing.T) {
+	r, launches := inventedComparison()
+	dir := written(t, r, launches)
+	read := func(name string) []byte {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	for _, name := range []string{"report.md", "comment.md", "summary.md"} {
+		if !bytes.HasPrefix(read(name), []byte("<!-- benchrun:report v=1 suite=an-engine -->\n")) {
+			t.Errorf("%s: no marker", name)
+		}
+	}
+	back, err := DecodeComparison(read("report.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(r, back, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("report.json is not what was written (−want +got):\n%s", diff)
+	}
+	for name, want := range map[string][]string{
+		"badge.json":             {`"schemaVersion": 1`, `"label": "benchmarks"`, `"message": "3 regressed"`, `"color": "red"`},
+		"env.json":               {`"commit": "0123456789abcdef0123456789abcdef01234567"`, `"engine": "an engine, version 1.1"`},
+		"calib.json":             {`"fit": true`, `"pointer chase"`},
+		"design.json":            {`"kind": "abba-sign-gs"`, `"seed": 7`},
+		"bmf.json":               {`"kill/gc=on": {`, `"latency": {`, `"lower_value": `, `"fuel": {`},
+		"smaller-is-better.json": {`"name": "kill/gc=on"`, `"unit": "sec"`, `"range": "± `, `"extra": "REGRESSION; base `},
+	} {
+		data := read(name)
+		if !json.Valid(data) {
+			t.Errorf("%s is not JSON", name)
+		}
+		for _, w := range want {
+			if !bytes.Contains(data, []byte(w)) {
+				t.Errorf("%s does not say %s:\n%.600s", name, w, data)
+			}
+		}
+	}
+	for name, want := range map[string][]string{
+		forestPlot:  {"Head against base, by row", "head ÷ base (logarithmic)", "regression", "improvement", "OK", "within the margin", "not bounded yet", "wall/workload=reshape/size=medium", "(not gated)"},
+		roundsPlot:  {"Ratio by round (logarithmic): the first 6 of 22 rows", "base first", "head first", "median", "margin", "round", "head ÷ base"},
+		ecdfPlot:    {"Launches within a value", "base", "head", "launches, %", "ms"},
+		historyPlot: {"Ratio to the reference by run", "level (median)", "change point", "run ÷ reference"},
+	} {
+		checkPlot(t, dir, name, want)
+	}
+
+	// A report of nothing: what it has nothing for is gone, and nothing half written is left.
+	if err := os.Remove(filepath.Join(dir, HistoryFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteComparison(dir, gate.Report{Schema: 1, Verdict: "inconclusive"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.IsDir() {
+			names = append(names, d.Name())
+		}
+		return nil
+	})
+	if got := strings.Join(names, " "); got != "badge.json base.txt head.txt bmf.json comment.md design.json env.json report.html report.json report.md smaller-is-better.json summary.md" {
+		t.Errorf("after a report of nothing: %s", got)
+	}
+}
+
+// checkPlot: both files are there, well formed, as wide as they must be, and say what they show.
+func checkPlot(t *testing.T, dir, name string, want []string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "plots", name+".png"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if img, err := png.Decode(bytes.NewReader(data)); err != nil || img.Bounds().Dx() != 800 {
+		t.Errorf("%s.png: %v, want a picture 800 pixels wide", name, err)
+	}
+	svg, err := os.ReadFile(filepath.Join(dir, "plots", name+".svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "\n"
+	for d := xml.NewDecoder(bytes.NewReader(svg)); ; {
+		tok, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("%s.svg: %v", name, err)
+		}
+		if c, ok := tok.(xml.CharData); ok {
+			text += string(c) + "\n"
+		}
+	}
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			t.Errorf("%s.svg does not say %q", name, w)
+		}
+	}
+	if got, want := bytes.Count(svg, []byte("textLength=")), bytes.Count(svg, []byte("<text ")); got != want || got == 0 {
+		t.Errorf("%s.svg: %d of %d texts say how wide they are", name, got, want)
+	}
+}
+
+func TestHostilePlots(t *testing.T) {
+	dir := written(t, hostile(), nil)
+	for _, name := range []string{forestPlot, roundsPlot, ecdfPlot} {
+		checkPlot(t, dir, name, nil)
+	}
+}
+
+// TestWriteComparisonKeepsTheOldFiles: what cannot be written changes nothing.
+func TestWriteComparisonKeepsTheOldFiles(t *testing.T) {
+	r, launches := inventedComparison()
+	dir := written(t, r, launches)
+	before, err := os.ReadFile(filepath.Join(dir, "report.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, HistoryFile), []byte("{\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.Proved = "something else"
+	if err := WriteComparison(dir, r, launches); err == nil || !strings.Contains(err.Error(), "line 1") {
+		t.Fatalf("got %v, want an error that names the line", err)
+	}
+	if after, err := os.ReadFile(filepath.Join(dir, "report.md")); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("a refused report changed report.md (%v)", err)
+	}
+}
+
+func TestDecodeComparisonRefuses(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"{", "unexpected end"}, {`{"schema": 2, "verdict": "ok"}`, "schema 2"}, {`{"schema": 1, "samples": []}`, "not that of a run"},
+	} {
+		if _, err := DecodeComparison([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.text, err, c.want)
+		}
+	}
+}
+
+// TestBenchfmt: a reader finds each launch once, in keys that both files share.
+func TestBenchfmt(t *testing.T) {
+	r, launches := inventedComparison()
+	for _, c := range []struct {
+		name     string
+		r        gate.Report
+		launches []gate.Launch
+		want     [2]int // results a file
+	}{
+		{"launches", r, launches, [2]int{len(launches) / 2, len(launches) / 2}},
+		{"values of rows", gate.Report{Rows: r.Rows[:2]}, nil, [2]int{35, 35}},
+		{"hostile", hostile(), nil, [2]int{34, 34}},
+		{"failed and absent", r, []gate.Launch{
+			{Row: "a/b=c", Unit: "sec", Arm: gate.Base, Value: 1}, {Row: "a/b=c", Unit: "sec", Arm: gate.Head, Failed: "wrong\nBenchmarkX 1 2 sec/op"},
+			{Row: "a/b=d", Unit: "sec", Arm: gate.Base, Absent: true}, {Row: "a/b=d", Unit: "sec", Arm: gate.Head, Value: 1},
+			{Row: "a/b=c", Unit: "sec", Control: gate.Null, Arm: gate.Base, Value: 1},
+		}, [2]int{1, 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			page := &comparison{Report: c.r, launches: c.launches}
+			var configs [2]string
+			for i, arm := range []string{gate.Base, gate.Head} {
+				data, err := page.benchfmt(arm)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n := 0
+				for in := benchfmt.NewReader(bytes.NewReader(data), arm); in.Scan(); {
+					switch rec := in.Result().(type) {
+					case *benchfmt.Result:
+						n++
+						configs[i] = fmt.Sprint(rec.Config)
+						if len(rec.Values) != 1 {
+							t.Errorf("%s: %d values in a line", rec.Name, len(rec.Values))
+						}
+					case *benchfmt.SyntaxError:
+						t.Error(rec)
+					}
+				}
+				if n != c.want[i] {
+					t.Errorf("%s: got %d results, want %d:\n%.800s", arm, n, c.want[i], data)
+				}
+			}
+			if configs[0] != configs[1] {
+				t.Errorf("keys of the files differ, so benchstat would compare nothing:\n%s\n%s", configs[0], configs[1])
+			}
+		})
+	}
+}
+
+// TestBenchstat: the tool itself prints one table a unit, with a delta.
+func TestBenchstat(t *testing.T) {
+	r, launches := inventedComparison()
+	dir := written(t, r, launches)
+	cmd := exec.Command("go", "tool", "benchstat", "base="+filepath.Join(dir, "bench", "base.txt"), "head="+filepath.Join(dir, "bench", "head.txt"))
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=readonly", "GOPROXY=off")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("benchstat: %v\n%s", err, out)
+	}
+	for pattern, want := range map[string]int{
+		`(?m)│ +sec/op +│ +sec/op +vs base +│`: 1,
+		`(?m)vs base`: 4, // sec, fuel, count, B
+		`(?m)^Wall/workload=reshape/size=medium-2 .*\+1[01]\.\d+% \(p=0\.000 n=15\)`: 1,
+		`(?m)^Allocs/workload=reshape/size=medium-2 .*\+9\.17% \(n=1\)`:              1, // exact: no p
+		`(?m)^goos: linux`: 1,
+	} {
+		if got := len(regexp.MustCompile(pattern).FindAll(out, -1)); got != want {
+			t.Errorf("%s: got %d, want %d in\n%s", pattern, got, want, out)
+		}
+	}
+}
+
+func TestBadge(t *testing.T) {
+	for verdict, want := range map[string]string{"ok": "no slowdown of 5 %", "inconclusive": "inconclusive", "unfit": "runner unfit", "failed": "failed"} {
+		c := &comparison{Report: gate.Report{Verdict: verdict, Design: gate.Design{Theta: 0.05}}}
+		if b, err := c.badge(); err != nil || !bytes.Contains(b, []byte(`"message": "`+want+`"`)) {
+			t.Errorf("%s: got %s, %v, want %q", verdict, b, err, want)
+		}
+	}
+}
+
+func TestSpan(t *testing.T) {
+	inf := math.Inf(1)
+	for _, c := range []struct {
+		low, high float64
+		want      string
+	}{{1.0941, 1.131, "1.094 – 1.131"}, {-inf, 1.2, "≤ 1.200"}, {0, 1.2, "≤ 1.200"}, {0.9, inf, "≥ 0.900"}, {-inf, inf, "–"}, {math.NaN(), math.NaN(), "–"}} {
+		if got := span(stat.Interval{Low: c.low, High: c.high}); got != c.want {
+			t.Errorf("%v to %v: got %q, want %q", c.low, c.high, got, c.want)
+		}
+	}
+}
+
+func TestValidationPlots(t *testing.T) {
+	dir := t.TempDir()
+	var points []PowerPoint
+	for i, found := range []int{0, 3, 19, 20} {
+		points = append(points, PowerPoint{"margin 5 %", []float64{0.02, 0.05, 0.1, 0.2}[i], found, 20}, PowerPoint{"margin 2 %", []float64{0.02, 0.05, 0.1, 0.2}[i], min(20, found*6), 20})
+	}
+	if err := WritePower(dir, points); err != nil {
+		t.Fatal(err)
+	}
+	checkPlot(t, dir, "power", []string{"Power: injected slowdowns that the gate found", "injected slowdown, %", "95 % interval", "margin 5 %", "margin 2 %", "aim: 95 %", "\n20\n"})
+	if err := WriteAA(dir, []float64{0.01, -0.02, 0.001, 0.002, math.NaN()}, 0.05, 0, 40); err != nil {
+		t.Fatal(err)
+	}
+	checkPlot(t, dir, "aa", []string{"0 of 40 comparisons fired (at most 7.22 % with 95 % confidence)", "4 rows", "margin: 5 %", "difference found where there is none, %"})
+	// Of nothing there is no plot, nor an old one.
+	if err := WritePower(dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteAA(dir, nil, 0.05, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "plots", "*")); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
 }

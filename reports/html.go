@@ -2,6 +2,7 @@ package reports
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sandbed/sandbed/bench/gate"
@@ -23,9 +25,10 @@ var (
 	pageScript string
 
 	pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
-		"plain": plain, "short": short, "ratio": ratio, "span": span, "share": share, "arm": arm, "whole": whole, "change": change,
+		"short": short, "ratio": ratio, "span": span, "share": share, "arm": arm, "whole": whole, "change": change,
 		"slower": slower, "adjusted": adjusted, "least": least, "controlName": controlName, "controlResult": controlResult, "fitness": fitnessText,
-		"name":     func(s string) string { return plain(cut(s, longText)) },
+		"plain":    func(s string) string { return plain(cut(s, longText)) },
+		"name":     breakable,
 		"class":    class,
 		"rank":     rank,
 		"sortable": sortable,
@@ -43,18 +46,18 @@ type picture struct {
 // htmlPage is what the template sees.
 type htmlPage struct {
 	*comparison
-	Policy                           string
-	Style                            template.CSS
-	Script                           template.JS
-	Banner, State                    string
-	Counts                           []wordCount
-	Changed, Exact                   []gate.Row
-	Equal                            int
-	Pictures                         []picture
-	Facts                            [][3]string
-	Method, Commands                 []string
-	History                          []Series
-	TableNotes, UnpairedNote, Length string
+	Policy             string
+	Style              template.CSS
+	Script             template.JS
+	Banner, State      string
+	Counts             []wordCount
+	Changed, Exact     []gate.Row
+	Equal              int
+	Pictures           []picture
+	Facts              [][3]string
+	Method, Commands   []string
+	History            []Series
+	TableNotes, Length string
 }
 
 // captions say what to look for in a plot.
@@ -68,14 +71,15 @@ var captions = []struct{ name, text string }{
 // html is the report as one file that needs no other and no network.
 func (c *comparison) html(plots []file) ([]byte, error) {
 	sum := sha256.Sum256([]byte(pageScript))
+	_, words := banner(c.Verdict) // the symbol needs a font that not every system has
 	p := htmlPage{
 		comparison: c,
 		// Whatever a name or a commit holds, nothing but our script runs and nothing is loaded.
 		Policy: "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'none'",
 		Style:  template.CSS(pageStyle), Script: template.JS(pageScript),
-		Banner: banner(c.Verdict), State: map[string]string{"ok": "good", "regression": "bad", "failed": "bad", "inconclusive": "warn", "unfit": "warn"}[c.Verdict],
+		Banner: words, State: map[string]string{"ok": "good", "regression": "bad", "failed": "bad", "inconclusive": "warn", "unfit": "warn"}[c.Verdict],
 		Counts: c.counts(), Changed: c.changed(), Facts: c.facts(), Method: c.methodText(), Commands: c.commands(), History: c.history,
-		TableNotes: tableNotes, UnpairedNote: unpairedNote, Length: time.Duration(c.Took * float64(time.Second)).Round(time.Second).String(),
+		TableNotes: tableNotes, Length: time.Duration(c.Took * float64(time.Second)).Round(time.Second).String(),
 	}
 	p.Exact, p.Equal = c.exact()
 	for _, caption := range captions {
@@ -92,6 +96,11 @@ func (c *comparison) html(plots []file) ([]byte, error) {
 	var b bytes.Buffer
 	err := pageTemplate.Execute(&b, p)
 	return b.Bytes(), err
+}
+
+// breakable is a name that may break behind its slashes.
+func breakable(s string) template.HTML {
+	return template.HTML(strings.ReplaceAll(template.HTMLEscapeString(cmp.Or(plain(cut(s, longText)), none)), "/", "/<wbr>"))
 }
 
 // class is how a verdict is coloured.

@@ -41,6 +41,7 @@ func marker(kind, engine string) string {
 const (
 	longName = 120
 	longText = 400
+	longUnit = 30
 )
 
 // cut shortens s to n characters by what is in its middle.

@@ -3,9 +3,11 @@ package reports
 import (
 	"bytes"
 	"fmt"
+	"html"
 	"image/color"
 	"math"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -303,9 +305,30 @@ func render(drawings ...drawing) ([]file, error) {
 					return nil, fmt.Errorf("reports: plot %s: %w", d.name, err)
 				}
 				f.data = b.Bytes()
+				if format == "svg" {
+					f.data = fitText(f.data)
+				}
 			}
 			files = append(files, f)
 		}
 	}
 	return files, nil
+}
+
+// svgText is a text as gonum writes it: attributes, size in px, content.
+var svgText = regexp.MustCompile(`(?s)<text ([^>]*?)font-family:Liberation Sans;([^>]*?)font-size:([0-9.]+)px">([^<]*)</text>`)
+
+// fitText says how wide each text is, since it was placed by the widths of Liberation
+// Sans: where that font is not at hand, labels would run into the axis.
+func fitText(svg []byte) []byte {
+	return svgText.ReplaceAllFunc(svg, func(text []byte) []byte {
+		m := svgText.FindSubmatch(text)
+		size, err := strconv.ParseFloat(string(m[3]), 64)
+		content := html.UnescapeString(string(m[4]))
+		if err != nil || content == "" {
+			return text
+		}
+		face := font.DefaultCache.Lookup(font.Font{Typeface: plot.DefaultFont.Typeface, Variant: "Sans"}, vg.Length(size))
+		return fmt.Appendf(nil, `<text textLength="%.5g" lengthAdjust="spacingAndGlyphs" %sfont-family:Liberation Sans,Arial,Helvetica,sans-serif;%sfont-size:%spx">%s</text>`, face.Width(content).Points(), m[1], m[2], m[3], m[4])
+	})
 }

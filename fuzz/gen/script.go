@@ -19,21 +19,21 @@ const (
 	maxDepth = 10
 )
 
-// limits by name. Every one but clock and reference is bounded by fuel, which is
+// limits by name. Every one but clock is bounded by fuel, which is
 // the same on any machine; the wall clocks only end what fuel did not.
 var limits = []struct {
 	name   string
 	limits engine.Limits
 }{
-	{"limits/quick", engine.Limits{WallClock: time.Second, Fuel: 1_000_000, MemoryBytes: 8 << 20}},
-	{"limits/little-fuel", engine.Limits{WallClock: time.Second, Fuel: 3_000, MemoryBytes: 8 << 20}},
-	{"limits/much-fuel", engine.Limits{WallClock: time.Second, Fuel: 4_000_000, MemoryBytes: 32 << 20}},
-	{"limits/little-memory", engine.Limits{WallClock: time.Second, Fuel: 1_000_000, MemoryBytes: engine.MinMemoryBytes}},
-	{"limits/little-stack", engine.Limits{WallClock: time.Second, Fuel: 1_000_000, MemoryBytes: 8 << 20, StackBytes: engine.MinStackBytes}},
-	{"limits/little-output", engine.Limits{WallClock: time.Second, Fuel: 1_000_000, MemoryBytes: 8 << 20, MaxOutputBytes: 64}},
-	{"limits/one-byte", engine.Limits{WallClock: time.Second, Fuel: 1_000_000, MemoryBytes: 8 << 20, MaxOutputBytes: 1}},
-	{"limits/clock", engine.Limits{WallClock: 2 * time.Millisecond, MemoryBytes: 8 << 20}},
-	{"limits/reference", engine.Limits{WallClock: enginetest.ReferenceWallClock, MemoryBytes: enginetest.ReferenceMemory, MaxOutputBytes: enginetest.ReferenceOutput}},
+	{"limits/quick", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: 4 << 20}},
+	{"limits/little-fuel", engine.Limits{WallClock: time.Second, Fuel: 3_000, MemoryBytes: 4 << 20}},
+	{"limits/much-fuel", engine.Limits{WallClock: time.Second, Fuel: 2_000_000, MemoryBytes: 4 << 20}},
+	{"limits/much-memory", engine.Limits{WallClock: time.Second, Fuel: 500_000, MemoryBytes: 32 << 20}},
+	{"limits/little-memory", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: engine.MinMemoryBytes}},
+	{"limits/little-stack", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: 4 << 20, StackBytes: engine.MinStackBytes}},
+	{"limits/little-output", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: 4 << 20, MaxOutputBytes: 64}},
+	{"limits/one-byte", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: 4 << 20, MaxOutputBytes: 1}},
+	{"limits/clock", engine.Limits{WallClock: 2 * time.Millisecond, MemoryBytes: 4 << 20}},
 }
 
 // LimitNames are the names that a document can give for its limits; the first

@@ -243,7 +243,7 @@ func (r *Row) settleExact(base, head, limit float64) {
 	switch {
 	case worse == 0:
 		r.Verdict, r.Reason = Unchanged, "equal"
-	case worse > allowed:
+	case worse > allowed*(1+1e-9): // 0.505 − 0.5 is a little more than 1 % of 0.5
 		r.Verdict, r.Reason = Regression, fmt.Sprintf("%g → %g: more than %g for the worse", base, head, allowed)
 	case worse > 0:
 		r.Verdict, r.Reason = Changed, fmt.Sprintf("%g → %g: at most %g for the worse", base, head, allowed)
@@ -406,15 +406,15 @@ type tally struct {
 	proved, slow, waived, unproved int // gated rows of the time lane
 	added, removed, failed         int
 	exact, exactWorse, exactWaived int
-	names                          []string
-	lo, hi                         float64 // margins of what was proved
+	names, broken                  []string // what is worse, what failed
+	lo, hi                         float64  // margins of what was proved
 }
 
 func (c *tally) add(row Row) {
 	switch {
 	case row.Verdict == Failed:
 		c.failed++ // of any row
-		c.names = append(c.names, row.Name)
+		c.broken = append(c.broken, row.Name)
 	case !row.Gated:
 	case row.Verdict == New:
 		c.added++
@@ -467,6 +467,9 @@ func (c tally) sentence(verdict, unfit string) string {
 	rest := ""
 	if len(parts) > 0 {
 		rest = ", " + strings.Join(parts, ", ")
+	}
+	if verdict == "failed" {
+		c.names = c.broken
 	}
 	const shown = 3
 	names := strings.Join(c.names[:min(shown, len(c.names))], ", ")

@@ -31,7 +31,7 @@ func (l Launch) key() key { return key{l.Row, l.Stage, l.Control, l.Arm, l.Round
 // Validate reports the first thing that makes l unusable.
 func (l Launch) Validate() error {
 	bad := func(field string, value any, allowed string) error {
-		return fmt.Errorf("launch of %.100q: %s = %.100v: %s", l.Row, field, value, allowed)
+		return fmt.Errorf("launch of %.100q: %s = %v: %s", l.Row, field, value, allowed)
 	}
 	quote := func(s string) string { return fmt.Sprintf("%.100q", s) }
 	second := Head

@@ -61,16 +61,17 @@ func (c *comparison) markdown(l layout) []byte {
 	for _, n := range c.counts() {
 		counts = append(counts, n.Said())
 	}
-	if len(counts) == 0 {
-		counts = []string{"no rows"}
-	}
 	gated := 0
 	for _, r := range c.Rows {
 		if r.Gated {
 			gated++
 		}
 	}
-	w.line("%d rows, %d of them gated: %s.", len(c.Rows), gated, strings.Join(counts, ", "))
+	if len(c.Rows) == 0 {
+		w.line("No rows.")
+	} else {
+		w.line("%d rows, %d of them gated: %s.", len(c.Rows), gated, strings.Join(counts, ", "))
+	}
 	w.line("")
 	if c.Quick {
 		w.line("> A quick comparison: few rounds. Each row says the smallest slowdown that it could have seen.")
@@ -96,8 +97,7 @@ func (c *comparison) markdown(l layout) []byte {
 		w.line("Left out for length: %s. The report.md beside this has it all.", strings.Join(l.without, ", "))
 		w.line("")
 	}
-	w.line("%s → %s, started %s, took %s, seed %d, exit code %d.", refText(c.Base), refText(c.Head), c.Started.UTC().Format("2006-01-02 15:04 MST"),
-		time.Duration(c.Took*float64(time.Second)).Round(time.Second), c.Design.Seed, c.Exit)
+	w.line("%s → %s, %s.", refText(c.Base), refText(c.Head), c.footer())
 	return w.Bytes()
 }
 
@@ -161,7 +161,7 @@ func (w *comparisonPage) changedRows() {
 		w.table(rows, w.rows)
 		w.more(len(rows), " rows")
 		w.line("")
-		w.line("%s", tableNotes)
+		w.line("%s", w.notes())
 		w.line("")
 		for _, r := range rows[:min(len(rows), w.rows)] {
 			if r.Reason != "" {
@@ -175,7 +175,22 @@ func (w *comparisonPage) changedRows() {
 	w.picture(ecdfPlot, "distribution of base and head")
 }
 
-const tableNotes = "Interval: simultaneous over the gated rows and valid at every look. Slower: rounds that were beyond the margin (blocks of two rounds where rounds depended on each other). p: sign test against the margin, times the gated rows. Can see: the smallest slowdown that this row would have caught with 95 % power at the noise it had."
+// notes explain the columns of a table of rows.
+func (c *comparison) notes() string {
+	if c.Unpaired {
+		return "Interval: simultaneous over the gated rows. p: Mann-Whitney test against the margin, times the gated rows."
+	}
+	return "Interval: simultaneous over the gated rows and valid at every look. Slower: rounds that were beyond the margin (blocks of two rounds where rounds depended on each other). p: sign test against the margin, times the gated rows. Can see: the smallest slowdown that this row would have caught with 95 % power at the noise it had."
+}
+
+// footer says when and how the verdict came about.
+func (c *comparison) footer() string {
+	end := fmt.Sprintf("exit code %d", c.Exit)
+	if c.Started.IsZero() {
+		return end
+	}
+	return fmt.Sprintf("started %s, took %s, seed %d, %s", c.Started.UTC().Format("2006-01-02 15:04 MST"), time.Duration(c.Took*float64(time.Second)).Round(time.Second), c.Design.Seed, end)
+}
 
 // table is one line a row.
 func (w *comparisonPage) table(rows []gate.Row, limit int) {
@@ -328,9 +343,15 @@ func (c *comparison) facts() [][3]string {
 		return [3]string{what, get(c.BaseEnv), get(c.HeadEnv)}
 	}
 	one := func(what, value string) [3]string { return [3]string{what, value, value} }
-	var looks []string
-	for _, n := range c.Design.Looks {
-		looks = append(looks, fmt.Sprint(n))
+	count := func(n int) string {
+		if n == 0 {
+			return "" // unknown
+		}
+		return fmt.Sprint(n)
+	}
+	design := c.Design.Kind
+	if !c.Unpaired {
+		design += fmt.Sprintf(", seed %d, layout seeds %s, looks %s", c.Design.Seed, listed(c.Design.LayoutSeeds), listed(c.Design.Looks))
 	}
 	facts := [][3]string{
 		{"asked for", c.Base.Name, c.Head.Name},
@@ -338,18 +359,22 @@ func (c *comparison) facts() [][3]string {
 		{"uncommitted changes", yes(c.Base.Dirty), yes(c.Head.Dirty)},
 		both("engine", func(e sample.Environment) string { return e.Engine }),
 		both("Go", func(e sample.Environment) string { return e.Go }),
-		both("system", func(e sample.Environment) string { return e.OS + "/" + e.Arch }),
+		both("system", func(e sample.Environment) string { return strings.Trim(e.OS+"/"+e.Arch, "/") }),
 		both("processor", func(e sample.Environment) string { return e.CPU }),
-		both("cores", func(e sample.Environment) string { return fmt.Sprint(e.Cores) }),
-		both("GOMAXPROCS", func(e sample.Environment) string { return fmt.Sprint(e.GOMAXPROCS) }),
-		one("design", fmt.Sprintf("%s, seed %d, layout seeds %v, looks %s", c.Design.Kind, c.Design.Seed, c.Design.LayoutSeeds, strings.Join(looks, ", "))),
+		both("cores", func(e sample.Environment) string { return count(e.Cores) }),
+		both("GOMAXPROCS", func(e sample.Environment) string { return count(e.GOMAXPROCS) }),
+		one("design", design),
 	}
 	if c.Fitness != nil {
 		for _, k := range c.Fitness.Kernels {
 			facts = append(facts, one("kernel "+k.Name, fmt.Sprintf("%s before, %s after, spread %s, drift %s", Value(k.Before, sample.Seconds), Value(k.After, sample.Seconds), Value(k.Spread, sample.Share), Value(k.Drift, sample.Share))))
 		}
 	}
-	return facts
+	return slices.DeleteFunc(facts, func(f [3]string) bool { return f[1] == "" && f[2] == "" })
+}
+
+func listed(n []int) string {
+	return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(n)), ", "), "[]")
 }
 
 func yes(b bool) string {
@@ -457,5 +482,5 @@ func (w *comparisonPage) reproduce() {
 	}
 	w.line("```")
 	w.line("")
-	w.line("benchstat reads the launches too: `benchstat bench/base.txt bench/head.txt`. All figures are in report.json (schema %d), every launch in raw/samples.ndjson.", w.Schema)
+	w.line("benchstat reads the values too: `benchstat bench/base.txt bench/head.txt`. All figures are in report.json (schema %d).", w.Schema)
 }

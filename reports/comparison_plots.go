@@ -57,8 +57,11 @@ var marks = []mark{
 func (c *comparison) forest() drawing {
 	rows := c.paired()
 	title := "Head against base, by row, with intervals that are valid at every look"
+	if c.Unpaired {
+		title = "Head against base, by row"
+	}
 	if len(rows) > forestRows {
-		title = fmt.Sprintf("Head against base: the first %d of %d rows", forestRows, len(rows))
+		title += fmt.Sprintf(": the first %d of %d", forestRows, len(rows))
 		rows = rows[:forestRows]
 	}
 	if len(rows) == 0 {

@@ -137,7 +137,7 @@ func inventedHistory() []HistoryRun {
 		if i >= 30 {
 			level = 1.06
 		}
-		runs = append(runs, HistoryRun{Schema: 1, Started: time.Date(2026, 1, 1+i, 0, 0, len(runs), 0, time.UTC), Commit: fmt.Sprintf("%040x", 0xabc000+i), Reference: reference, CPU: "A | processor",
+		runs = append(runs, HistoryRun{Schema: 1, Started: time.Date(2026, 1, 1+i, 0, 0, len(runs), 0, time.UTC), Commit: fmt.Sprintf("%06x%034x", 0xabc000+i, 0), Reference: reference, CPU: "A | processor",
 			Rows: []HistoryRow{row("wall/workload=reshape/size=medium", level), row("wall/workload=join/size=medium", 1.01)}})
 	}
 	for i := range 50 {

@@ -33,10 +33,10 @@ func TestHistoryFindsTheStep(t *testing.T) {
 		t.Errorf("got %d points, cut %q, reference %q, want 50 against the newer", len(step.Points), step.Cut, step.Reference)
 	}
 	c := step.Changes[0]
-	if c.Commit != fmt.Sprintf("%040x", 0xabc000+30) || math.Abs(c.Step-0.06) > 0.01 {
+	if c.Commit != fmt.Sprintf("%06x%034x", 0xabc000+30, 0) || math.Abs(c.Step-0.06) > 0.01 {
 		t.Errorf("got %v, want about +6 %% at commit 30", c)
 	}
-	if got := c.String(); !strings.HasPrefix(got, "+6.") && !strings.HasPrefix(got, "+5.") || !strings.Contains(got, " % at 000000000000 (") {
+	if got := c.String(); !strings.HasPrefix(got, "+6.") && !strings.HasPrefix(got, "+5.") || !strings.Contains(got, " % at abc01e000000 (") {
 		t.Errorf("got %q", got)
 	}
 }

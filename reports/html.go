@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/sandbed/sandbed/bench/gate"
 )
@@ -57,12 +56,12 @@ type htmlPage struct {
 	Facts              [][3]string
 	Method, Commands   []string
 	History            []Series
-	TableNotes, Length string
+	TableNotes, Footer string
 }
 
 // captions say what to look for in a plot.
 var captions = []struct{ name, text string }{
-	{forestPlot, "Ratio of head to base by row. A bar right of the grey band is a proved slowdown, one left of its right edge is proved to be none; dashed bars are not bounded yet."},
+	{forestPlot, "Ratio of head to base by row. A bar right of the grey band is a proved slowdown, one left of its right edge is proved to be none; where more is better, mirrored. Dashed bars are not bounded yet."},
 	{roundsPlot, "Ratio by round. A trend is a drift of the machine; two levels by shape are an effect of the order."},
 	{ecdfPlot, "Share of launches within a value, for base and head."},
 	{historyPlot, "Ratio to the pinned reference by run of the main branch."},
@@ -79,7 +78,7 @@ func (c *comparison) html(plots []file) ([]byte, error) {
 		Style:  template.CSS(pageStyle), Script: template.JS(pageScript),
 		Banner: words, State: map[string]string{"ok": "good", "regression": "bad", "failed": "bad", "inconclusive": "warn", "unfit": "warn"}[c.Verdict],
 		Counts: c.counts(), Changed: c.changed(), Facts: c.facts(), Method: c.methodText(), Commands: c.commands(), History: c.history,
-		TableNotes: tableNotes, Length: time.Duration(c.Took * float64(time.Second)).Round(time.Second).String(),
+		TableNotes: c.notes(), Footer: c.footer(),
 	}
 	p.Exact, p.Equal = c.exact()
 	for _, caption := range captions {

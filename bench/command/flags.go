@@ -85,6 +85,9 @@ func parseDuration(flag string, given *string, lo, hi time.Duration) (time.Durat
 
 // short is a duration without zero minutes and seconds.
 func short(d time.Duration) string {
+	if d == 0 {
+		return "0s"
+	}
 	return strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")
 }
 

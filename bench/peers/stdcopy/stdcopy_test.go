@@ -126,7 +126,7 @@ var cases = []struct {
 	// StdCopy's buffer grows to the largest frame, and all of it moves with every
 	// frame that follows.
 	{"frame=64/after=16777216", func() []byte {
-		return frames(frame(nil, 1, make([]byte, 16<<20)), 64, 32<<10)
+		return frames(frame(nil, 1, make([]byte, 16<<20)), 64, 8<<10)
 	}, 10},
 }
 

@@ -3,10 +3,10 @@
 # Packages with goroutines, locks or atomics of their own.
 RACE ?= ./engine ./engine/quickjs ./pool/... ./bench/loop ./bench/timing ./bench/command
 
-.PHONY: help check test race bench stress
+.PHONY: help check test race bench stress fuzz fuzz-smoke
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 check: ## formatting, vet, staticcheck, import arrows, workflows, go.mod
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
@@ -27,3 +27,9 @@ bench: ## the full suite; writes bench-out/
 
 stress: ## a million mixed evaluations with kills
 	STRESS=1 go test -p 1 -run Stress -v -timeout 3h ./engine/quickjs ./pool ./pool/internal/processtest
+
+fuzz: ## every fuzz target for its nightly budget, or TARGET=FuzzPool N=1000000x
+	fuzz/run.sh $(if $(TARGET),$(TARGET) $(N),nightly)
+
+fuzz-smoke: ## every fuzz target briefly
+	fuzz/run.sh smoke

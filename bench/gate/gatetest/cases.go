@@ -3,6 +3,7 @@ package gatetest
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -17,6 +18,14 @@ import (
 type kase struct {
 	name, what, expected string
 	run                  func(Gate) error
+}
+
+func (k kase) test(g Gate) Result {
+	r := Result{Name: k.name, What: k.what, Expected: k.expected}
+	if err := k.run(g); err != nil {
+		r.Faults = []string{err.Error()}
+	}
+	return r
 }
 
 // small is a comparison of three gated rows without noise, with good controls.
@@ -158,8 +167,9 @@ func cases() []kase {
 			return nil
 		}},
 		{"can fire", "every shipped design, on a head twice as slow", "exit 1", func(g Gate) error {
-			for name, d := range Shipped() {
-				if err := reaches(g, d); err != nil {
+			shipped := Shipped()
+			for _, name := range slices.Sorted(maps.Keys(shipped)) {
+				if err := reaches(g, shipped[name]); err != nil {
 					return fmt.Errorf("%s: %w", name, err)
 				}
 			}

@@ -408,11 +408,7 @@ func (s stream) swapped(g Gate, d gate.Design, launches []gate.Launch, report ga
 func All(g Gate) iter.Seq[Result] {
 	return func(yield func(Result) bool) {
 		for _, c := range cases() {
-			r := Result{Name: c.name, What: c.what, Expected: c.expected}
-			if err := c.run(g); err != nil {
-				r.Faults = []string{err.Error()}
-			}
-			if !yield(r) {
+			if !yield(c.test(g)) {
 				return
 			}
 		}

@@ -38,13 +38,22 @@ func ChangePoints(y []float64, seed uint64) ([]Change, error) {
 			return nil, fmt.Errorf("change points: run %d of %d is %v: leave out what was not measured", i+1, len(y), v)
 		}
 	}
-	var at []int
-	other := EDivisive(y, seed, significance)
-	for _, p := range Potts(y, 0) {
-		if slices.ContainsFunc(other, func(e int) bool { return max(e-p, p-e) <= agreeWithin }) {
-			at = append(at, p)
+	return settle(y, agreed(Potts(y, 0), EDivisive(y, seed, significance))), nil
+}
+
+// agreed returns the points that have one of the others near.
+func agreed(points, others []int) []int {
+	var both []int
+	for _, p := range points {
+		if slices.ContainsFunc(others, func(o int) bool { return max(o-p, p-o) <= agreeWithin }) {
+			both = append(both, p)
 		}
 	}
+	return both
+}
+
+// settle merges the weakest step away until all that are left are accepted.
+func settle(y []float64, at []int) []Change {
 	for {
 		changes := describeChanges(y, at)
 		weakest := -1
@@ -54,7 +63,7 @@ func ChangePoints(y []float64, seed uint64) ([]Change, error) {
 			}
 		}
 		if weakest < 0 {
-			return changes, nil
+			return changes
 		}
 		at = slices.Delete(at, weakest, weakest+1)
 	}
@@ -125,7 +134,7 @@ func Potts(y []float64, penalty float64) []int {
 	// cost[r] is the least cost of y[:r], steps[r] the steps it takes, from[r] where
 	// its last segment begins.
 	cost, steps, from := make([]float64, n+1), make([]int, n+1), make([]int, n+1)
-	cost[0], steps[0] = -penalty, -1 // the first segment is no step
+	// The first segment pays a penalty too, which all step functions do alike.
 	segment := make([]float64, 0, n)
 	for r := 1; r <= n; r++ {
 		cost[r] = math.Inf(1)

@@ -86,6 +86,11 @@ func TestPotts(t *testing.T) {
 	if got := Potts(flat, 0); !slices.Equal(got, []int{9}) {
 		t.Errorf("no noise: got %v, want [9]", got)
 	}
+	rare := make([]float64, 40)
+	rare[7], rare[20], rare[33] = 1, 1, -1
+	if got := Potts(rare, 0); got != nil {
+		t.Errorf("most values equal: got %v, want none", got)
+	}
 	y[10] = 5
 	if got := Potts(y, 0); len(got) != 4 || got[0] != 10 || got[1] != 11 {
 		t.Errorf("outlier: got %v, want a level of its own at 10 and the two steps", got)
@@ -161,11 +166,18 @@ func TestEnergyDefinition(t *testing.T) {
 func TestEDivisivePermutations(t *testing.T) {
 	const seeds, level, permutations, allowed = 400, 0.1, 19, 1
 	r := rand.New(rand.NewPCG(20, 1))
+	cases := [][]float64{
+		{1, 1, 0, 0, 0, 0, 0, 0, 0, 0}, // few splits differ
+		{1, 1, 1, 1, 1, 0, 0, 0, 0, 0},
+	}
 	for _, shift := range []float64{0, 0.5, 1, 1.5, 2, 3} {
 		y := normal(r, 10, 1)
 		for i := range y[:5] {
 			y[i] += shift
 		}
+		cases = append(cases, y)
+	}
+	for _, y := range cases {
 		seen, asGood := energyDistance(y[:5], y[5:]), 0
 		for set := uint(0); set < 1<<10; set++ {
 			if bits.OnesCount(set) != 5 {
@@ -285,6 +297,59 @@ func TestChangePoints(t *testing.T) {
 		if got, err := ChangePoints(make([]float64, n), 1); got != nil || err != nil {
 			t.Errorf("%d runs: got %v, %v, want none", n, got, err)
 		}
+	}
+}
+
+func TestAgreed(t *testing.T) {
+	for _, c := range []struct{ points, others, want []int }{
+		{nil, []int{5}, nil},
+		{[]int{5}, nil, nil},
+		{[]int{10, 20, 30}, []int{12, 17, 30}, []int{10, 30}},
+		{[]int{10, 20}, []int{8, 23}, []int{10}},
+		{[]int{10, 12}, []int{11}, []int{10, 12}},
+	} {
+		if got := agreed(c.points, c.others); !slices.Equal(got, c.want) {
+			t.Errorf("%v and %v: got %v, want %v", c.points, c.others, got, c.want)
+		}
+	}
+}
+
+// TestSettle: what is merged away, and in which order, without noise.
+func TestSettle(t *testing.T) {
+	up, down := math.Log(1.0301), math.Log(1.0299)
+	for _, c := range []struct {
+		name     string
+		segments [][2]float64
+		want     []int
+	}{
+		{"both sides 5", [][2]float64{{5, 0}, {5, 1}}, []int{5}},
+		{"4 before", [][2]float64{{4, 0}, {9, 1}}, nil},
+		{"4 after", [][2]float64{{9, 0}, {4, 1}}, nil},
+		{"just 3 %", [][2]float64{{9, 0}, {9, up}}, []int{9}},
+		{"just 3 % down", [][2]float64{{9, 0}, {9, -up}}, []int{9}},
+		{"just below", [][2]float64{{9, 0}, {9, down}}, nil},
+		{"the weaker of two goes", [][2]float64{{20, 0}, {3, 0.04}, {20, 0.14}}, []int{23}},
+		{"the weaker of two goes, mirrored", [][2]float64{{20, 0}, {3, 0.10}, {20, 0.14}}, []int{20}},
+		{"four went", [][2]float64{{20, 0}, {4, 0.5}, {20, 0}}, nil},
+		{"five stay", [][2]float64{{20, 0}, {5, 0.5}, {20, 0}}, []int{20, 25}},
+	} {
+		y := levels(rand.New(rand.NewPCG(0, 0)), 0, c.segments...)
+		var at, got []int
+		for i, n := 0, 0; i < len(c.segments)-1; i++ {
+			n += int(c.segments[i][0])
+			at = append(at, n)
+		}
+		for _, change := range settle(y, at) {
+			got = append(got, change.At)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+	// It went away: most of the segment is up, its last five are down again.
+	y := levels(rand.New(rand.NewPCG(0, 0)), 0, [2]float64{20, 0}, [2]float64{9, 1}, [2]float64{5, 0.1})
+	if got := settle(y, []int{20}); got != nil {
+		t.Errorf("went away: got %v, want none", got)
 	}
 }
 

@@ -320,6 +320,10 @@ func Merge(dirs []string, o gate.Options) (Result, error) {
 		if len(st.launches) > 0 {
 			took = max(took, st.launches[len(st.launches)-1].Started.Sub(st.run.Started).Seconds())
 		}
+		if st.run.Shards == 0 && st.fitness != nil {
+			fitness = *st.fitness // one machine: as it was written
+			continue
+		}
 		fitness = worse(fitness, st.fitness, fmt.Sprintf("shard %d", st.run.Shard))
 	}
 	var missing []string

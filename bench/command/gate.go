@@ -2,10 +2,12 @@ package command
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sandbed/sandbed/bench/compare"
@@ -28,8 +30,11 @@ func (f inputFlags) judge(o gate.Options) (gate.Report, []gate.Launch, error) {
 			dir = *f.In
 		}
 		result, err := compare.Merge([]string{dir}, o)
-		if err != nil {
-			return gate.Report{}, nil, &usage{"--in", dir, err.Error()}
+		var refused *compare.Refused
+		if errors.As(err, &refused) {
+			return gate.Report{}, nil, &usage{"--in", dir, refused.Remedy + ": give the directory that compare wrote"}
+		} else if err != nil {
+			return gate.Report{}, nil, err
 		}
 		return result.Report, result.Launches, nil
 	case f.In != nil:
@@ -160,8 +165,8 @@ func armText(a gate.Arm, unit string) string {
 
 // plain quotes what a terminal would not print as it is: names and reasons come from files.
 func plain(s string) string {
-	if q := strconv.QuoteToGraphic(s); len(q) != len(s)+2 || len(s) > 500 {
-		return fmt.Sprintf("%.500q", s)
+	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) || len(s) > 1000 {
+		return fmt.Sprintf("%.1000q", s)
 	}
 	return s
 }

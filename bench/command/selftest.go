@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -34,10 +35,10 @@ type selftestSummary struct {
 }
 
 func (c *selftestCmd) Run(e *env, r *result) error {
-	return selftest(e, r, gatetest.Real(), c.JSON)
+	return selftest(e, r, gatetest.All(gatetest.Real()), c.JSON)
 }
 
-func selftest(e *env, r *result, g gatetest.Gate, asJSON bool) error {
+func selftest(e *env, r *result, results iter.Seq[gatetest.Result], asJSON bool) error {
 	show, clear := e.progress()
 	defer clear()
 	lines := json.NewEncoder(e.stdout)
@@ -46,7 +47,7 @@ func selftest(e *env, r *result, g gatetest.Gate, asJSON bool) error {
 	if !asJSON {
 		fmt.Fprintf(e.stdout, "%-27s %5s %5s %7s  %-34s %s\n", "stream", "seed", "rows", "rounds", "verdicts", "expected")
 	}
-	for one := range gatetest.All(g) {
+	for one := range results {
 		if err := e.ctx.Err(); err != nil {
 			return err
 		}

@@ -63,5 +63,6 @@ func QuantileInterval(x []float64, q, confidence float64) Interval {
 		i.High = sorted[hi-1]
 		i.Confidence -= atMost(n-hi, n, 1-q)
 	}
+	i.Confidence = max(0, i.Confidence) // one value may be both ends, and tails round
 	return i
 }

@@ -199,6 +199,19 @@ func TestQuantileIntervalBadInput(t *testing.T) {
 	}
 }
 
+// TestQuantileIntervalNarrow: with next to no confidence one value is both ends, and rounding
+// makes neither the confidence negative nor the ends cross.
+func TestQuantileIntervalNarrow(t *testing.T) {
+	for n := 1; n <= 40; n++ {
+		for k := 1; k < 100; k++ {
+			got := QuantileInterval(ascend(n), float64(k)/100, 1e-12)
+			if !(got.Low <= got.High && got.Confidence >= 0) {
+				t.Errorf("n %d, quantile 0.%02d: got %v", n, k, got)
+			}
+		}
+	}
+}
+
 // TestQuantileIntervalMirrored: negated values have the mirrored interval at 1 − q; any
 // ascending map of the values maps the interval.
 func TestQuantileIntervalMirrored(t *testing.T) {

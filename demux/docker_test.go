@@ -271,6 +271,48 @@ func TestDockerBuffered(t *testing.T) {
 	}
 }
 
+// TestDockerSplit: split and Next in any mixture, with room of any size, give what
+// the reference does, and split never steps over what is not data.
+func TestDockerSplit(t *testing.T) {
+	for seed := range uint64(2000) {
+		rng := rand.New(rand.NewPCG(2, seed))
+		var b []byte
+		for range rng.IntN(60) {
+			typ := byte(rng.IntN(3))
+			if rng.IntN(40) == 0 {
+				typ = 3
+			}
+			b = dockerFrame(b, typ, pattern(int(seed), rng.IntN(1<<rng.IntN(13))))
+		}
+		if len(b) > 0 && seed%2 == 0 {
+			b[rng.IntN(len(b))] ^= 1 << rng.IntN(8)
+		}
+		stdout, stderr, remote, end := dockerReference(b)
+		d := FromDocker(chunkings[seed%uint64(len(chunkings))].of(bytes.NewReader(b))).(*docker)
+		var got heard
+		room := [2][]byte{make([]byte, rng.IntN(5000)), make([]byte, rng.IntN(5000))}
+		for got.err == nil {
+			for range rng.IntN(3) {
+				r := [2][]byte{room[0][:rng.IntN(len(room[0])+1)], room[1][:rng.IntN(len(room[1])+1)]}
+				n, m, _ := d.split(r[0], r[1])
+				got.stdout.Write(r[0][:n])
+				got.stderr.Write(r[1][:m])
+			}
+			var e Event
+			if e, got.err = d.Next(t.Context(), nil); e.Kind == KindData {
+				got.of(e.Stream).Write(e.Data)
+			} else if e.Kind != 0 {
+				got.events = append(got.events, e)
+			}
+		}
+		var frame *FrameError
+		_, bad := end.(*FrameError)
+		if !bytes.Equal(got.stdout.Bytes(), stdout) || !bytes.Equal(got.stderr.Bytes(), stderr) || len(got.events) != len(remote) || bad != errors.As(got.err, &frame) || !bad && got.err != end {
+			t.Fatalf("seed %d: %d and %d bytes, %d errors, %v; want %d, %d, %d, %v", seed, got.stdout.Len(), got.stderr.Len(), len(got.events), got.err, len(stdout), len(stderr), len(remote), end)
+		}
+	}
+}
+
 func TestDockerAllocs(t *testing.T) {
 	frame := dockerFrame(dockerFrame(nil, 1, pattern(1, 64)), 2, pattern(2, 64))
 	at := 0

@@ -22,7 +22,7 @@ import (
 
 // Target is what a fuzz target does with one input.
 type Target struct {
-	// Seeds are documents of fuzz/gen, in names.
+	// Seeds are documents of fuzz/gen, in names; a plain one first.
 	Seeds [][]byte
 	// Check tries one input and has the oracles judge it. The error says why data
 	// is no input at all. Nothing may be left of it when Check returns.
@@ -37,6 +37,9 @@ type Target struct {
 // Run seeds and runs a target. Before the first input of a process it makes
 // every oracle false and demands that each is heard.
 //
+// With FUZZ_SEEDS=first only the first seed is given: what the fuzzer then finds
+// it found by itself.
+//
 // With FUZZ_FLIGHT=dir every input is written to a file there before it is tried,
 // and taken out after: what the file holds when the process was killed is the
 // input that did it, which Go's fuzzer does not keep.
@@ -45,7 +48,11 @@ func Run(f *testing.F, target Target) {
 	if len(target.Seeds) == 0 {
 		f.Fatal("the target has no seeds")
 	}
-	for _, s := range target.Seeds {
+	seeds := target.Seeds
+	if os.Getenv("FUZZ_SEEDS") == "first" {
+		seeds = seeds[:1]
+	}
+	for _, s := range seeds {
 		f.Add(s)
 	}
 	flight, err := openFlight(f.Name())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,8 +27,8 @@ func FuzzPool(f *testing.F) { Run(f, poolTarget) }
 
 var poolTarget = Target{
 	Seeds: Documents(gen.Version,
+		"run/ok run/ok",
 		"count:2 killwait:4 start/slow run/ok run/spin run/seed stats wait:9 cancel:1 run/deaf run/late wait:50 stats run/ok",
-		"run/ok",
 		"run/spin run/ok run/ok",
 		"run/deaf run/deaf run/deaf run/ok",
 		"run/late run/late run/ok",
@@ -63,8 +64,7 @@ var poolTarget = Target{
 	},
 }
 
-// poolRun is one call of Run and what the model knows of it. Its fields are
-// written in the bubble and read after synctest.Wait.
+// poolRun is one call of Run and what the model knows of it.
 type poolRun struct {
 	act    gen.Act
 	nonce  int
@@ -91,7 +91,30 @@ type poolGame struct {
 	wg   sync.WaitGroup
 	// When Close, and when Drain or Close, was called; zero before.
 	closing, refusing time.Time
-	last              string // label of the run that was answered last
+
+	mu sync.Mutex // of log and of what the runs note, until all of them have ended
+}
+
+func (g *poolGame) check(ok bool, id oracle.ID, format string, args ...any) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.log.Check(ok, id, format, args...)
+}
+
+// last is the label of the run that was answered last.
+func (g *poolGame) last() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var last *poolRun
+	for _, r := range g.runs {
+		if r.answers > 0 && (last == nil || !r.answered.Before(last.answered)) {
+			last = r
+		}
+	}
+	if last == nil {
+		return ""
+	}
+	return last.label
 }
 
 // playPool plays list inside a bubble. spoil, if set, stands between the pool and
@@ -107,7 +130,7 @@ func playPool(list *gen.PoolList, log *oracle.Log, spoil func(engine.Outcome, er
 	}
 	g := &poolGame{log: log, list: list, pool: p}
 	for i, op := range list.Ops {
-		cover.Mark(1, cover.Name(op.Name), cover.Name(g.last), uint64(min(g.outstanding(), 7)), uint64(list.Count))
+		cover.Mark(1, cover.Name(op.Name), cover.Name(g.last()), uint64(min(g.outstanding(), 7)), uint64(list.Count))
 		g.step(i, op, spoil)
 		synctest.Wait()
 	}
@@ -117,21 +140,23 @@ func playPool(list *gen.PoolList, log *oracle.Log, spoil func(engine.Outcome, er
 	}
 
 	err = p.Close()
-	g.log.Check(err == nil, oracle.Closed, "Close: %v", err)
+	g.check(err == nil, oracle.Closed, "Close: %v", err)
 	if g.refusing.IsZero() {
 		g.refusing = time.Now()
 	}
 	g.run(gen.Op{Name: "run/ok"}, spoil)
 	g.wg.Wait()
 	after := g.runs[len(g.runs)-1]
-	g.log.Check(after.label == "closed" && after.armings == 0, oracle.Closed, "a run after Close ended as %s", after.label)
+	g.check(after.label == "closed" && after.armings == 0, oracle.Closed, "a run after Close ended as %s", after.label)
 	err = p.Warm(context.Background())
-	g.log.Check(errors.Is(err, engine.ErrClosed), oracle.Closed, "Warm after Close: %v", err)
+	g.check(errors.Is(err, engine.ErrClosed), oracle.Closed, "Warm after Close: %v", err)
 	g.judge(ledger)
 	return g
 }
 
 func (g *poolGame) outstanding() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for _, r := range g.runs {
 		if r.answers == 0 {
 			n++
@@ -163,14 +188,15 @@ func (g *poolGame) step(i int, op gen.Op, spoil func(engine.Outcome, error) (eng
 			defer cancel()
 			from := time.Now()
 			err := g.pool.Warm(ctx)
-			g.log.Check(err == nil || g.list.Failing > 0 || !g.refusing.IsZero() || errors.Is(err, context.DeadlineExceeded), oracle.Verdict, "Warm: %v", err)
-			g.log.Check(time.Since(from) <= n, oracle.Charge, "Warm took %v with a context of %v", time.Since(from), n)
+			g.check(err == nil || g.list.Failing > 0 || !g.refusing.IsZero() || errors.Is(err, context.DeadlineExceeded), oracle.Verdict, "Warm: %v", err)
+			g.check(time.Since(from) <= n, oracle.Charge, "Warm took %v with a context of %v", time.Since(from), n)
 		})
 	case "stats":
 		s := g.pool.Stats()
-		g.log.Check(s.Running <= g.list.Count && s.Starting+s.Idle+s.Running <= g.list.Count+g.list.Spare, oracle.Books, "operation %d: more workers than asked for: %+v", i, s)
-		g.log.Check(s.Submitted == total(s.Settled)+int64(s.Queued+s.Running) && s.Queued+s.Running == g.outstanding(), oracle.Books,
-			"operation %d: %d runs are unanswered: %+v", i, g.outstanding(), s)
+		g.check(s.Running <= g.list.Count && s.Starting+s.Idle+s.Running <= g.list.Count+g.list.Spare, oracle.Books, "operation %d: more workers than asked for: %+v", i, s)
+		left := g.outstanding()
+		g.check(s.Submitted == total(s.Settled)+int64(s.Queued+s.Running) && s.Queued+s.Running == left, oracle.Books,
+			"operation %d: %d runs are unanswered: %+v", i, left, s)
 	case "drain":
 		if g.refusing.IsZero() {
 			g.refusing = time.Now()
@@ -180,9 +206,9 @@ func (g *poolGame) step(i int, op gen.Op, spoil func(engine.Outcome, error) (eng
 			defer cancel()
 			if err := g.pool.Drain(ctx); err == nil {
 				s := g.pool.Stats()
-				g.log.Check(s.Queued+s.Running == 0, oracle.Closed, "Drain returned with %d runs unanswered", s.Queued+s.Running)
+				g.check(s.Queued+s.Running == 0, oracle.Closed, "Drain returned with %d runs unanswered", s.Queued+s.Running)
 			} else {
-				g.log.Check(errors.Is(err, context.DeadlineExceeded), oracle.Closed, "Drain: %v", err)
+				g.check(errors.Is(err, context.DeadlineExceeded), oracle.Closed, "Drain: %v", err)
 			}
 		})
 	case "close":
@@ -195,7 +221,7 @@ func (g *poolGame) step(i int, op gen.Op, spoil func(engine.Outcome, error) (eng
 		}
 		g.wg.Go(func() {
 			err := g.pool.Close()
-			g.log.Check(err == nil, oracle.Closed, "Close: %v", err)
+			g.check(err == nil, oracle.Closed, "Close: %v", err)
 		})
 	default:
 		g.run(op, spoil)
@@ -203,9 +229,11 @@ func (g *poolGame) step(i int, op gen.Op, spoil func(engine.Outcome, error) (eng
 }
 
 func (g *poolGame) end(r *poolRun) {
+	g.mu.Lock()
 	if r.cancelled.IsZero() && r.answers == 0 {
 		r.cancelled = time.Now()
 	}
+	g.mu.Unlock()
 	r.cancel()
 }
 
@@ -228,6 +256,8 @@ func (g *poolGame) run(op gen.Op, spoil func(engine.Outcome, error) (engine.Outc
 			Script: engine.Script{Source: source},
 			Limits: engine.Limits{WallClock: gen.Wall},
 			OnScriptStart: func(time.Time) {
+				g.mu.Lock()
+				defer g.mu.Unlock()
 				r.armings++
 				r.armed = time.Now()
 			},
@@ -235,10 +265,10 @@ func (g *poolGame) run(op gen.Op, spoil func(engine.Outcome, error) (engine.Outc
 		if spoil != nil {
 			out, err = spoil(out, err)
 		}
+		g.mu.Lock()
 		r.answers++
 		r.answered, r.label, r.value = time.Now(), poolLabel(out, err), string(out.Value)
-		cover.Mark(2, cover.Name(g.last), cover.Name(act.Name), cover.Name(r.label))
-		g.last = r.label
+		g.mu.Unlock()
 		cancel()
 	})
 	synctest.Wait()
@@ -256,9 +286,9 @@ func (g *poolGame) alive(spoil func(engine.Outcome, error) (engine.Outcome, erro
 			break
 		}
 	}
-	g.log.Check(r.label == "ok", oracle.Alive, "a trivial run afterwards ended as %s", r.label)
+	g.check(r.label == "ok", oracle.Alive, "a trivial run afterwards ended as %s", r.label)
 	if g.list.Failing == 0 {
-		g.log.Check(time.Since(from) <= gen.Cold, oracle.Alive, "a trivial run afterwards took %v, want at most a cold start of %v", time.Since(from), gen.Cold)
+		g.check(time.Since(from) <= gen.Cold, oracle.Alive, "a trivial run afterwards took %v, want at most a cold start of %v", time.Since(from), gen.Cold)
 	}
 }
 
@@ -297,7 +327,7 @@ func (g *poolGame) judge(ledger *pooltest.Ledger) {
 	lost := int64(0) // runs that may have cost a worker
 	var before *poolRun
 	for i, r := range g.runs {
-		g.log.Check(r.answers == 1, oracle.Verdict, "run %d (%s) was answered %d times", i, r.act.Name, r.answers)
+		g.check(r.answers == 1, oracle.Verdict, "run %d (%s) was answered %d times", i, r.act.Name, r.answers)
 		if r.answers == 0 {
 			continue
 		}
@@ -306,6 +336,9 @@ func (g *poolGame) judge(ledger *pooltest.Ledger) {
 			label = s
 		}
 		counted[label]++
+		if i > 0 {
+			cover.Mark(2, cover.Name(g.runs[i-1].label), cover.Name(r.act.Name), cover.Name(r.label))
+		}
 		if r.label == "engineFault" || r.label == "startup:start" || r.act.Deaf {
 			lost++
 		}
@@ -316,36 +349,36 @@ func (g *poolGame) judge(ledger *pooltest.Ledger) {
 			if r.act.Deaf {
 				want += g.list.KillWait
 			}
-			g.log.Check(r.answered.Sub(r.armed) == want, oracle.Charge, "run %d (%s) was answered %v after its clock was armed, want %v",
+			g.check(r.answered.Sub(r.armed) == want, oracle.Charge, "run %d (%s) was answered %v after its clock was armed, want %v",
 				i, r.act.Name, r.answered.Sub(r.armed), want)
 		}
 		if undisturbed && r.act.AtOnce {
 			if before != nil {
-				g.log.Check(!r.armed.Before(before.armed), oracle.Order, "run %d (%s) was served %v before one that came earlier", i, r.act.Name, before.armed.Sub(r.armed))
+				g.check(!r.armed.Before(before.armed), oracle.Order, "run %d (%s) was served %v before one that came earlier", i, r.act.Name, before.armed.Sub(r.armed))
 			}
 			before = r
 		}
 		for _, end := range []time.Time{r.cancelled, g.closing} {
 			if !end.IsZero() && r.answered.After(end) && !r.late {
-				g.log.Check(r.answered.Sub(end) <= g.list.KillWait, oracle.Charge, "run %d (%s) was answered %v after it was ended, want at most %v",
+				g.check(r.answered.Sub(end) <= g.list.KillWait, oracle.Charge, "run %d (%s) was answered %v after it was ended, want at most %v",
 					i, r.act.Name, r.answered.Sub(end), g.list.KillWait)
 			}
 		}
 	}
 
 	s := g.pool.Stats()
-	g.log.Check(s.Starting+s.Idle+s.Running+s.Leaving+s.Abandoned+s.Queued == 0, oracle.Closed, "workers or runs are left after Close: %+v", s)
+	g.check(s.Starting+s.Idle+s.Running+s.Leaving+s.Abandoned+s.Queued == 0, oracle.Closed, "workers or runs are left after Close: %+v", s)
 	same := len(s.Settled) == len(counted) && s.Submitted == int64(len(g.runs))
 	for label, n := range counted {
 		same = same && s.Settled[label] == n
 	}
-	g.log.Check(same, oracle.Books, "the pool counted %v of %d, the callers %v of %d", s.Settled, s.Submitted, counted, len(g.runs))
-	g.log.Check(s.Replaced <= lost, oracle.Frees, "%d workers were replaced, but only %d runs gave cause", s.Replaced, lost)
+	g.check(same, oracle.Books, "the pool counted %v of %d, the callers %v of %d", s.Settled, s.Submitted, counted, len(g.runs))
+	g.check(s.Replaced <= lost, oracle.Frees, "%d workers were replaced, but only %d runs gave cause", s.Replaced, lost)
 	c := ledger.Counts()
-	g.log.Check(c.Made == c.Closed && c.Running == 0, oracle.Closed, "%d VMs were made and %d closed, %d evaluations run", c.Made, c.Closed, c.Running)
-	g.log.Check(int64(c.MostAtOne) <= int64(g.list.Count)+s.AbandonedEver, oracle.Contract, "%d evaluations ran at once on %d workers", c.MostAtOne, g.list.Count)
+	g.check(c.Made == c.Closed && c.Running == 0, oracle.Closed, "%d VMs were made and %d closed, %d evaluations run", c.Made, c.Closed, c.Running)
+	g.check(int64(c.MostAtOne) <= int64(g.list.Count)+s.AbandonedEver, oracle.Contract, "%d evaluations ran at once on %d workers", c.MostAtOne, g.list.Count)
 	breaches := ledger.Breaches()
-	g.log.Check(len(breaches) == 0, oracle.Contract, "%q", breaches)
+	g.check(len(breaches) == 0, oracle.Contract, "%q", breaches)
 	cover.Mark(3, cover.Log2(s.Kills), cover.Log2(s.Replaced), cover.Log2(s.AbandonedEver), cover.Log2(s.StartupFailures))
 	cover.Mark(4, uint64(c.MostAtOne), uint64(min(c.Starts, 15)))
 }
@@ -353,11 +386,11 @@ func (g *poolGame) judge(ledger *pooltest.Ledger) {
 // verdict holds the answer of one run against what it may be.
 func (g *poolGame) verdict(i int, r *poolRun) {
 	if r.late {
-		g.log.Check(r.label == "closed", oracle.Closed, "run %d (%s) came after Close or Drain and ended as %s", i, r.act.Name, r.label)
+		g.check(r.label == "closed", oracle.Closed, "run %d (%s) came after Close or Drain and ended as %s", i, r.act.Name, r.label)
 		return
 	}
 	if !r.room {
-		g.log.Check(r.label == "queueFull", oracle.Verdict, "run %d (%s) found the queue full and ended as %s", i, r.act.Name, r.label)
+		g.check(r.label == "queueFull", oracle.Verdict, "run %d (%s) found the queue full and ended as %s", i, r.act.Name, r.label)
 		return
 	}
 	ok := r.label == r.act.Label
@@ -369,8 +402,92 @@ func (g *poolGame) verdict(i int, r *poolRun) {
 	case "startup:compile":
 		ok = ok || g.list.Failing > 0 && r.armings == 0
 	}
-	g.log.Check(ok, oracle.Verdict, "run %d (%s) ended as %s, want %s", i, r.act.Name, r.label, r.act.Label)
+	g.check(ok, oracle.Verdict, "run %d (%s) ended as %s, want %s", i, r.act.Name, r.label, r.act.Label)
 	if strings.Contains(r.act.Script, "%d") && r.label == "ok" {
-		g.log.Check(r.value == fmt.Sprint(r.nonce), oracle.Value, "run %d (%s) got the value %q, want %d", i, r.act.Name, r.value, r.nonce)
+		g.check(r.value == fmt.Sprint(r.nonce), oracle.Value, "run %d (%s) got the value %q, want %d", i, r.act.Name, r.value, r.nonce)
+	}
+}
+
+// The model is not deaf: what a broken pool would do is found, each by its oracle.
+func TestPoolModelIsNotDeaf(t *testing.T) {
+	for name, c := range map[string]struct {
+		want  oracle.ID
+		spoil func(engine.Outcome, error) (engine.Outcome, error)
+	}{
+		"wrong label": {oracle.Verdict, func(o engine.Outcome, err error) (engine.Outcome, error) {
+			o.Class = engine.ClassScriptError
+			return o, err
+		}},
+		"another run's value": {oracle.Value, func(o engine.Outcome, err error) (engine.Outcome, error) {
+			o.Value = []byte("999")
+			return o, err
+		}},
+		"late": {oracle.Charge, func(o engine.Outcome, err error) (engine.Outcome, error) {
+			time.Sleep(gen.Unit)
+			return o, err
+		}},
+		"an answer after Close": {oracle.Closed, func(o engine.Outcome, err error) (engine.Outcome, error) {
+			if errors.Is(err, engine.ErrClosed) {
+				err = nil
+			}
+			return o, err
+		}},
+		"lost in the books": {oracle.Books, func(o engine.Outcome, err error) (engine.Outcome, error) {
+			return engine.Outcome{}, engine.ErrQueueFull
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list, err := gen.Pool([]byte("1 run/ok run/slow run/spin"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var log oracle.Log
+			synctest.Test(t, func(*testing.T) { playPool(list, &log, c.spoil) })
+			if !slices.ContainsFunc(log.Violations(), func(v oracle.Violation) bool { return v.ID == c.want }) {
+				t.Errorf("got %v, want %s among them", log.Violations(), c.want)
+			}
+		})
+	}
+}
+
+// Enough of what the generator makes does something, every production is played,
+// and runs end in every way that they can.
+func TestPoolStatistics(t *testing.T) {
+	r, names := newRand(), gen.PoolNames()
+	labels, runs, lists := map[string]int{}, 0, 1500
+	for i := range lists {
+		words := make([]string, 1+r.IntN(24))
+		for j := range words {
+			words[j] = names[r.IntN(len(names))]
+			if r.IntN(3) == 0 {
+				words[j] += fmt.Sprintf(":%d", r.IntN(40))
+			}
+		}
+		list, err := gen.Pool(gen.Join(words...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log oracle.Log
+		var g *poolGame
+		synctest.Test(t, func(*testing.T) { g = playPool(list, &log, nil) })
+		for _, v := range log.Violations() {
+			t.Errorf("list %d, %q: %s", i, list.Document(), v)
+		}
+		for _, run := range g.runs {
+			labels[run.label]++
+			if run.label != "closed" {
+				runs++
+			}
+		}
+	}
+	t.Logf("%d lists, %d runs answered before Close: %v", lists, runs, labels)
+	if runs < 3*lists {
+		t.Errorf("%d runs in %d lists, want 3 a list", runs, lists)
+	}
+	for _, label := range []string{"ok", "error", "limit:memory", "limit:wallClock", "engineFault", "startup:start", "startup:compile",
+		"canceled", "gaveUp", "closed", "queueFull"} {
+		if labels[label]*500 < runs {
+			t.Errorf("%d runs of %d end as %s, want 0.2 %%", labels[label], runs, label)
+		}
 	}
 }

@@ -15,7 +15,17 @@ import "math/bits"
 const Buckets = 4096
 
 // Mark marks the feature that its parts make together, in their order.
-func Mark(parts ...uint64) { hit(Bucket(parts...)) }
+func Mark(parts ...uint64) {
+	b := Bucket(parts...)
+	if Watch != nil {
+		Watch(b)
+	}
+	hit(b)
+}
+
+// Watch, if set, is told every bucket that is marked. It is for tools that run
+// one input at a time; setting it is not synchronised.
+var Watch func(bucket uint32)
 
 // Bucket is the bucket of a feature.
 func Bucket(parts ...uint64) uint32 {

@@ -19,20 +19,24 @@ const (
 	maxDepth = 10
 )
 
+// stack is small where a case does not want it large: one overflow of the default
+// megabyte takes tens of milliseconds, since the native stack grows by copying.
+const stack = 160 << 10
+
 // limits by name. Every one but clock is bounded by fuel, which is
 // the same on any machine; the wall clocks only end what fuel did not.
 var limits = []struct {
 	name   string
 	limits engine.Limits
 }{
-	{"limits/quick", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: 4 << 20}},
-	{"limits/little-fuel", engine.Limits{WallClock: time.Second, Fuel: 3_000, MemoryBytes: 4 << 20}},
-	{"limits/much-fuel", engine.Limits{WallClock: time.Second, Fuel: 2_000_000, MemoryBytes: 4 << 20}},
+	{"limits/quick", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: 4 << 20, StackBytes: stack}},
+	{"limits/little-fuel", engine.Limits{WallClock: time.Second, Fuel: 3_000, MemoryBytes: 4 << 20, StackBytes: stack}},
+	{"limits/much-fuel", engine.Limits{WallClock: time.Second, Fuel: 2_000_000, MemoryBytes: 4 << 20, StackBytes: stack}},
 	{"limits/much-memory", engine.Limits{WallClock: time.Second, Fuel: 500_000, MemoryBytes: 32 << 20}},
 	{"limits/little-memory", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: engine.MinMemoryBytes}},
 	{"limits/little-stack", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: 4 << 20, StackBytes: engine.MinStackBytes}},
-	{"limits/little-output", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: 4 << 20, MaxOutputBytes: 64}},
-	{"limits/one-byte", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: 4 << 20, MaxOutputBytes: 1}},
+	{"limits/little-output", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: 4 << 20, MaxOutputBytes: 64, StackBytes: stack}},
+	{"limits/one-byte", engine.Limits{WallClock: time.Second, Fuel: 200_000, MemoryBytes: 4 << 20, MaxOutputBytes: 1, StackBytes: stack}},
 	{"limits/clock", engine.Limits{WallClock: 2 * time.Millisecond, MemoryBytes: 4 << 20}},
 }
 

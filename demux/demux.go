@@ -83,7 +83,9 @@ type Source interface {
 
 // Parts is a Source made of independent parts, such as two pipes. The Demux
 // drives each part on its own goroutine and never calls Next of the whole, so
-// that a part whose sink is full does not hold up the other.
+// that a part whose sink is full does not hold up the other. The end or failure of
+// a part is that of the streams it has delivered; those that no part has named
+// end with the last part.
 type Parts interface {
 	Source
 	Parts() []Source

@@ -22,14 +22,14 @@ type pump struct {
 	events, bytes, unknown uint64
 	skipped                [2]uint64 // of a sink that takes no more
 	stages                 [2]stage
+	streams                byte // bit i: sink i ends when this pump does
 
 	wake  chan struct{} // of one
 	timer *time.Timer
 
 	// Guarded by Demux.mu.
-	streams byte  // bit i: sink i ends when this pump does
-	on      *Sink // that holds the pump up
-	need    int   // how much room it waits for
+	on   *Sink // that holds the pump up
+	need int   // how much room it waits for
 	// After KindExit: how long Next has waited in all, since when it does, and
 	// whether that was too long.
 	drain   *time.Timer
@@ -128,6 +128,7 @@ func (p *pump) handle(ev Event) error {
 			p.unknown++
 			return nil
 		}
+		p.streams |= 1 << (ev.Stream - Stdout)
 	}
 	switch ev.Kind {
 	case KindData:

@@ -3,7 +3,6 @@ package command
 import (
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
@@ -107,47 +106,12 @@ func showComparison(e *env, r *result, out string, c compare.Result, asJSON bool
 		return unwritable(out, err)
 	}
 	if asJSON {
-		b, err := reports.EncodeComparison(c.Report)
-		if err != nil {
-			return err
-		}
-		_, err = e.stdout.Write(b)
+		return printed(e, reports.EncodeComparison, c.Report)
+	}
+	if err := printVerdict(e.stdout, c.Report); err != nil {
 		return err
 	}
-	return printComparison(e.stdout, c.Report, filepath.Join(out, "report.md"))
-}
-
-func printComparison(w io.Writer, r gate.Report, report string) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%-44s %11s %11s %7s %17s %7s  %s\n", "row", "base", "head", "ratio", "interval", "rounds", "verdict")
-	exact := 0
-	for _, row := range r.Rows {
-		if row.Verdict == gate.Unchanged {
-			exact++
-			continue
-		}
-		interval := fmt.Sprintf("%.3f – %.3f", row.Interval.Low, row.Interval.High)
-		rounds := fmt.Sprintf("%d/%d", row.Slower, row.Rounds)
-		if row.Lane == gate.Exact {
-			interval, rounds = "exact", "–"
-		}
-		fmt.Fprintf(&b, "%-44s %11s %11s %7.3f %17s %7s  %s\n", row.Name, reports.Value(row.Base.Median, row.Unit), reports.Value(row.Head.Median, row.Unit), row.Ratio, interval, rounds, row.Verdict)
-	}
-	if exact > 0 {
-		fmt.Fprintf(&b, "%d exact rows are unchanged\n", exact)
-	}
-	for _, c := range r.Controls {
-		word := "as it must"
-		if !c.Good {
-			word = "NOT as it must"
-		}
-		fmt.Fprintf(&b, "control %s on %s: %.3f, %s\n", c.Kind, c.Row, c.Ratio, word)
-	}
-	for _, text := range r.Warnings {
-		fmt.Fprintf(&b, "warning: %s\n", oneLine(text))
-	}
-	fmt.Fprintf(&b, "%s: %s\nreport: %s\n", strings.ToUpper(r.Verdict), r.Proved, report)
-	_, err := io.WriteString(w, b.String())
+	_, err := fmt.Fprintf(e.stdout, "report: %s\n", filepath.Join(out, "report.md"))
 	return err
 }
 

@@ -171,13 +171,16 @@ func Run(ctx context.Context, c Config) (_ Result, err error) {
 	if err := writeJSON(filepath.Join(c.Out, "calib.json"), fitness); err != nil {
 		return Result{}, err
 	}
+	s.run.Warnings = append(s.run.Warnings, s.warnings...)
+	if err := s.store.keep(s.run); err != nil {
+		return Result{}, err
+	}
 	r := Result{Launches: s.launches(), Judged: c.Shards == 0}
 	if !r.Judged {
 		return r, nil
 	}
 	r.Report, err = s.run.report(s.design, r.Launches, gate.Options{Waivers: c.Waivers, Strict: c.Strict, Fitness: &fitness, Today: time.Now()})
 	r.Report.Took = time.Since(began).Seconds()
-	r.Report.Warnings = append(r.Report.Warnings, s.warnings...)
 	return r, err
 }
 
@@ -219,7 +222,7 @@ func (c Config) plan(ctx context.Context, w *workspace) (*session, error) {
 	base.Environment.Commit, head.Environment.Commit = w.trees[gate.Base].ref.Commit, w.trees[gate.Head].ref.Commit
 	base.Environment.Modified, head.Environment.Modified = false, w.trees[gate.Head].ref.Dirty
 	s := newSession(design, w.start)
-	s.progress = c.progress
+	s.progress, s.build = c.progress, w.binary
 	s.run = run{
 		Schema: runSchema, Base: w.trees[gate.Base].ref, Head: w.trees[gate.Head].ref, Quick: c.Quick,
 		BaseEnv: base.Environment, HeadEnv: head.Environment, Started: time.Now(), Batches: map[string]int{},
@@ -298,7 +301,7 @@ func Merge(dirs []string, o gate.Options) (Result, error) {
 	}
 	var first stored
 	var launches []gate.Launch
-	fitness := gate.Fitness{Fit: true}
+	fitness := gate.Fitness{Fit: true, PSI: -1}
 	seen := map[int]string{}
 	var took float64
 	for i, dir := range dirs {
@@ -316,6 +319,11 @@ func Merge(dirs []string, o gate.Options) (Result, error) {
 			return Result{}, &Refused{"DIR", dir, fmt.Sprintf("is shard %d, as is %s: leave one", st.run.Shard, other)}
 		}
 		seen[st.run.Shard] = dir
+		for _, text := range st.run.Warnings {
+			if !slices.Contains(first.run.Warnings, text) {
+				first.run.Warnings = append(first.run.Warnings, text)
+			}
+		}
 		launches = append(launches, st.launches...)
 		if len(st.launches) > 0 {
 			took = max(took, st.launches[len(st.launches)-1].Started.Sub(st.run.Started).Seconds())

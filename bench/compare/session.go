@@ -20,6 +20,7 @@ type session struct {
 	design   gate.Design
 	run      run
 	start    func(context.Context, launch) (bench.Reading, error)
+	build    func(ctx context.Context, arm string, layout int) (string, error) // nil if all is built
 	progress func(format string, args ...any)
 	store    *store // nil keeps nothing on disk
 
@@ -305,6 +306,13 @@ func (s *session) pair(ctx context.Context, x *series, stage string, round int) 
 	// Exact values are asked for twice, to show that they repeat.
 	exact := x.control == "" && stage == gate.Screen && round < 2
 	var fresh, exacts []gate.Launch
+	if s.build != nil { // not between two launches of a round
+		for _, arm := range arms {
+			if _, err := s.build(ctx, arm, s.layout(stage, arm, round/2)); err != nil {
+				return err
+			}
+		}
+	}
 	for i, arm := range arms {
 		l, more, err := s.launch(ctx, x, stage, arm, round, exact)
 		if err != nil {

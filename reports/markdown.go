@@ -54,6 +54,7 @@ func Markdown(r sample.Run) []byte {
 	}
 	w.summary()
 	w.backends()
+	w.demux()
 	w.workloads()
 	w.cases("Kill latency by case", "kill", "How long after its deadline the VM was free for the next evaluation.", "gc", func(s sample.Sample) string {
 		return fmt.Sprintf("%s | %s | %s", Value(s.Value, s.Unit), Value(sample.Quantile(s.Values, 1), s.Unit), times(s))

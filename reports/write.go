@@ -21,7 +21,7 @@ func Write(dir string, r sample.Run) error {
 	of := func(make func(sample.Run) (*plot.Plot, []entry)) func() (*plot.Plot, []entry) {
 		return func() (*plot.Plot, []entry) { return make(r) }
 	}
-	plots, err := render(framed(killPlot, 320, of(killLatency)), framed(guardPlot, 360, of(guardCost)), framed(gapsPlot, 320, of(loopGaps)), framed(marshalPlot, 380, of(marshalCost)))
+	plots, err := render(framed(killPlot, 320, of(killLatency)), framed(guardPlot, 360, of(guardCost)), framed(gapsPlot, 320, of(loopGaps)), framed(marshalPlot, 380, of(marshalCost)), demuxPeaks(r))
 	if err != nil {
 		return err
 	}

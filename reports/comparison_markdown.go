@@ -227,7 +227,7 @@ func slower(r gate.Row) string {
 }
 
 func adjusted(r gate.Row) string {
-	if r.Rounds == 0 && r.PAdj == 1 {
+	if r.Base.N == 0 || r.Head.N == 0 || r.Rounds == 0 && r.PAdj == 1 {
 		return none
 	}
 	return chance(r.PAdj)

@@ -355,8 +355,7 @@ func (c *comparison) facts() [][3]string {
 	}
 	facts := [][3]string{
 		{"asked for", c.Base.Name, c.Head.Name},
-		{"commit", c.Base.Commit, c.Head.Commit},
-		{"uncommitted changes", yes(c.Base.Dirty), yes(c.Head.Dirty)},
+		{"commit", commitText(c.Base), commitText(c.Head)},
 		both("engine", func(e sample.Environment) string { return e.Engine }),
 		both("Go", func(e sample.Environment) string { return e.Go }),
 		both("system", func(e sample.Environment) string { return strings.Trim(e.OS+"/"+e.Arch, "/") }),
@@ -371,6 +370,13 @@ func (c *comparison) facts() [][3]string {
 		}
 	}
 	return slices.DeleteFunc(facts, func(f [3]string) bool { return f[1] == "" && f[2] == "" })
+}
+
+func commitText(r gate.Ref) string {
+	if r.Dirty {
+		return r.Commit + " with changes"
+	}
+	return r.Commit
 }
 
 func listed(n []int) string {

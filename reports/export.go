@@ -26,14 +26,14 @@ func (c *comparison) benchfmt(arm string) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	comment := func(format string, args ...any) { fmt.Fprintf(&b, "# %s\n", plain(fmt.Sprintf(format, args...))) }
-	comment("arm: %s, asked for: %s, commit: %s, uncommitted changes: %s", arm, ref.Name, ref.Commit, yes(ref.Dirty))
+	comment("arm: %s, asked for: %s, commit: %s", arm, ref.Name, commitText(ref))
 	var config []benchfmt.Config
 	for _, k := range []struct{ key, value, others string }{
 		{"goos", env.OS, other.OS}, {"goarch", env.Arch, other.Arch}, {"cpu", env.CPU, other.CPU}, {"toolchain", env.Go, other.Go}, {"suite", env.Engine, other.Engine},
 	} {
 		if k.value == k.others && k.value != "" {
 			config = append(config, benchfmt.Config{Key: k.key, Value: []byte(plain(k.value)), File: true})
-		} else {
+		} else if k.value != "" {
 			comment("%s: %s", k.key, k.value)
 		}
 	}

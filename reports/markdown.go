@@ -1,6 +1,10 @@
-// Package reports reads samples and writes what people look at: a report in
-// markdown, the samples as JSON, and plots. It starts no process and reads no
-// clock: the same samples give the same report.
+// Package reports reads samples and verdicts and writes what people look at: of a
+// run a report in markdown, its samples as JSON and plots; of a comparison the same
+// as a page too, and in the formats of other tools; of many comparisons their history. It
+// starts no process and reads no clock: the same samples give the same report.
+//
+// Names and texts come from files that anyone may have written. They are shown as
+// they are and never as markup; what would hide, reorder or end text is written out.
 package reports
 
 import (

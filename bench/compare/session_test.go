@@ -192,18 +192,19 @@ func TestShuffles(t *testing.T) {
 	f := &fake{}
 	s := f.session("a", "b", "c", "d", "e")
 	s.all(t)
-	var passes []string
-	var pass string
+	var rows []string // one a block: a block has two launches of head
 	for _, l := range f.seen {
-		if l.batch > 0 && l.inject == 0 && l.arm == gate.Head && !strings.Contains(pass, l.row[len(l.row)-1:]) {
-			if pass += l.row[len(l.row)-1:]; len(pass) == 5 {
-				passes, pass = append(passes, pass), ""
-			}
+		if l.batch > 1 && l.arm == gate.Head {
+			rows = append(rows, l.row[len(l.row)-1:])
 		}
 	}
+	var passes []string
+	for pass := range slices.Chunk(rows, 2*5) {
+		passes = append(passes, strings.Join(pass, ""))
+	}
 	slices.Sort(passes)
-	if n := len(slices.Compact(passes)); n < 3 {
-		t.Errorf("the passes ran in %d orders, want several: %q", n, passes)
+	if passes = slices.Compact(passes); len(passes) < 3 {
+		t.Errorf("the passes ran in %d orders, want several: %q", len(passes), passes)
 	}
 }
 
@@ -258,7 +259,7 @@ func TestResume(t *testing.T) {
 		t.Fatalf("only %d launches", len(want))
 	}
 	total := len(f.seen)
-	for stop := 1; stop < total; stop += 13 {
+	for stop := 1; stop < total; stop += 5 {
 		dir := t.TempDir()
 		f := suite()
 		f.before = func(n int) error {
@@ -274,13 +275,18 @@ func TestResume(t *testing.T) {
 		name := filepath.Join(dir, samplesFile)
 		if data, err := os.ReadFile(name); err != nil {
 			t.Fatal(err)
-		} else if stop%2 == 0 && len(data) > 600 {
-			if err := os.WriteFile(name, data[:len(data)-(stop*37)%600], 0o644); err != nil {
+		} else if stop%2 == 0 && len(data) > 900 {
+			if err := os.WriteFile(name, data[:len(data)-(stop*37)%900], 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := begin(suite(), dir, true); err != nil {
+		f = suite()
+		if _, err := begin(f, dir, true); err != nil {
 			t.Fatalf("resumed after %d launches: %v", stop, err)
+		}
+		// Both halves need the same batches.
+		if i := slices.IndexFunc(f.seen, func(l launch) bool { return l.batch == 0 }); i >= 0 && stop > 10 {
+			t.Errorf("resumed after %d launches: the batch of %s was sized again", stop, f.seen[i].row)
 		}
 		if got := read(dir); !reflect.DeepEqual(got, want) {
 			t.Fatalf("resumed after %d launches: %d launches, want the same %d", stop, len(got), len(want))
@@ -444,6 +450,14 @@ func TestMerge(t *testing.T) {
 	}
 	if r, err := Merge([]string{one}, gate.Options{}); err != nil || r.Report.Exit != gate.ExitInconclusive || !strings.Contains(strings.Join(r.Report.Warnings, "\n"), "2/2") {
 		t.Errorf("one shard of two: got %v, exit %d, %q", err, r.Report.Exit, r.Report.Warnings)
+	}
+	if err := writeJSON(filepath.Join(two, calibFile), gate.Fitness{Reasons: []string{"steal"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, dirs := range [][]string{{one, two}, {two, one}} {
+		if r, err := Merge(dirs, gate.Options{}); err != nil || r.Report.Fitness.Fit || strings.Join(r.Report.Fitness.Reasons, "") != "shard 2: steal" {
+			t.Errorf("one unfit machine of two: got %v, %+v", err, r.Report.Fitness)
+		}
 	}
 	if err := os.Remove(filepath.Join(two, calibFile)); err != nil {
 		t.Fatal(err)

@@ -311,10 +311,14 @@ func (p *pump) commit() {
 // deliverWhole is deliver for the policies without a bound: an event is accepted
 // as a whole, so that peaks are exactly those of the designs they stand for.
 func (p *pump) deliverWhole(s *Sink, data []byte) {
+	if len(data) == 0 {
+		return
+	}
 	d := p.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p.commit()
+	p.holdWhole(s)
 	if s.shut() {
 		p.skipped[s.stream-Stdout] += uint64(len(data))
 		p.commit()
@@ -335,6 +339,25 @@ func (p *pump) deliverWhole(s *Sink, data []byte) {
 	}
 	if d.o.Policy == CapError && s.backlog() > int64(d.o.Cap) {
 		s.kill(&OverCapError{s.stream, s.backlog(), d.o.Cap})
+	}
+}
+
+// holdWhole waits until s has some room, or a reader waits, as in those designs: the
+// source is read on demand of either reader. mu is held, except inside.
+func (p *pump) holdWhole(s *Sink) {
+	d := p.d
+	p.on, p.need = s, 1
+	from, slept := time.Now(), false
+	for !s.shut() && s.room() == 0 && !s.waiting && !s.other.waiting {
+		if !slept {
+			slept = true
+			d.paused++
+		}
+		p.sleep(forever)
+	}
+	p.on = nil
+	if slept {
+		d.pausedTotal += time.Since(from)
 	}
 }
 

@@ -62,6 +62,8 @@ var faults = map[string][]string{
 	"trusts its file":                    {"corrupt"},
 	"waits for ever after the exit":      {"exit"},
 	"waits for every block":              {"patience"},
+	"condemns for a silent stream":       {"patience"},
+	"waits in each episode":              {"patience"},
 	"waits in a Read of nothing":         {"zero"},
 	"writes each event":                  {"heapBound"},
 }

@@ -813,16 +813,36 @@ var laws = []law{
 	}},
 
 	{name: "zero", says: "an event or a Read of no bytes means nothing", check: func(t *trial) error {
-		s, err := t.make(newScript(nil, steps(data(demux.Stdout, 0), data(demux.Stderr, 0), data(demux.Stdout, 3), data(demux.Stdout, 0))), t.options())
-		if err != nil {
-			return err
-		}
-		for _, r := range []*checked{s.out, s.err} {
-			if n, err := r.sink.Read([]byte{}); n != 0 || err != nil { // stderr is empty: it must not wait
-				return fmt.Errorf("%v: Read of no bytes: got %d, %v", r.stream, n, err)
+		policies := append(lossless(t.options()), t.options(), t.options())
+		policies[4].Policy, policies[5].Policy = demux.Backpressure, demux.CapError
+		for _, o := range policies {
+			src := newScript(nil, steps(data(demux.Stdout, 0), data(demux.Stderr, 0), data(demux.Stdout, 3), data(demux.Stdout, 0)))
+			held := make(chan struct{})
+			src.gate = func(context.Context) error {
+				select {
+				case <-held:
+				case <-src.closed:
+				}
+				return nil
+			}
+			release := sync.OnceFunc(func() { close(held) })
+			s, err := t.make(src, o)
+			if err != nil {
+				release()
+				return err
+			}
+			waiting := s.background(func() error { return s.take(demux.Stdout, 3) })
+			time.Sleep(time.Millisecond)
+			n, err := s.err.sink.Read([]byte{})
+			if n != 0 || err != nil { // it is empty, and must not wait
+				err = fmt.Errorf("Read of no bytes: got %d, %v", n, err)
+			}
+			release()
+			if err := errors.Join(err, <-waiting, s.end()); err != nil {
+				return fmt.Errorf("%v: %w", o.Policy, err)
 			}
 		}
-		return s.take(demux.Stdout, 3)
+		return nil
 	}},
 
 	{name: "writeTo", says: "WriteTo gives all to its writer, and what a failing writer did not take can still be read", check: func(t *trial) error {
@@ -937,6 +957,29 @@ var laws = []law{
 		}
 		if st, _ := s.stats(); st.Stderr.Spilled != 0 {
 			return fmt.Errorf("a live reader was spilled past: %d bytes", st.Stderr.Spilled)
+		}
+		if err := s.end(); err != nil {
+			return err
+		}
+
+		// Nor does it have to be fast for the sake of a stream that says nothing.
+		o.Patience = time.Second
+		s, err = t.make(newScript(io.EOF, repeat(300, data(demux.Stderr, 64*kib))), o)
+		if err != nil {
+			return err
+		}
+		silent := s.background(func() error { return s.drain(demux.Stdout, 0, io.EOF) })
+		for range 300 {
+			if err := s.take(demux.Stderr, 64*kib); err != nil {
+				return err
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		if err := errors.Join(<-silent, s.drain(demux.Stderr, 300*64*kib, io.EOF)); err != nil {
+			return err
+		}
+		if st, _ := s.stats(); st.Stderr.Spilled != 0 {
+			return fmt.Errorf("a live reader was spilled past for a silent stream: %d bytes", st.Stderr.Spilled)
 		}
 		return nil
 	}},

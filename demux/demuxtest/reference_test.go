@@ -107,6 +107,9 @@ func newReference(fault string) (Factory, func()) {
 	}, sync.OnceFunc(func() { close(leak) })
 }
 
+// block is how many bytes go to disk at a time.
+func (r *reference) block() int { return min(64*kib, r.o.MemPerSink) }
+
 func (r *reference) is(fault string) bool { return r.fault == fault }
 
 func (r *reference) validate() error {
@@ -290,7 +293,7 @@ func (s *refSink) peak() {
 func (s *refSink) accept(data []byte) {
 	r := s.d
 	b := r.sinks[other(s.stream)]
-	paused := false
+	paused, begun := false, time.Now()
 	release := func() { r.held = false }
 	defer release()
 	for len(data) > 0 {
@@ -350,13 +353,19 @@ func (s *refSink) accept(data []byte) {
 		case r.o.Policy == demux.Spill && r.o.Eager, r.is("spills at once") && starving:
 			wait = 0
 		case r.o.Policy == demux.Spill && starving && r.o.Patience >= 0 && !r.is("lets one reader hang"):
-			wait = time.Until(b.since.Add(r.o.Patience))
+			from := begun // time in which the source had nothing is not held against s
+			if b.since.After(from) || r.is("condemns for a silent stream") || r.is("waits in each episode") {
+				from = b.since
+			}
+			wait = time.Until(from.Add(r.o.Patience))
 			if s.passed && !r.is("waits for every block") {
 				wait = 0
 			}
-			if wait <= 0 && !s.passed {
+			if r.is("waits in each episode") {
+				wait = max(0, wait)
+			} else if wait <= 0 && !s.passed {
 				if s.window >= r.o.Quantum && r.o.Patience > 0 {
-					s.window, b.since = 0, time.Now()
+					s.window, begun = 0, time.Now()
 					continue
 				}
 				s.passed, s.window = true, 0
@@ -418,13 +427,13 @@ func (s *refSink) spill(data []byte) int {
 		}
 		r.st.SpillFiles++
 	}
-	n := min(64*kib-len(s.tail), len(data))
+	n := min(r.block()-len(s.tail), len(data))
 	s.tail = append(s.tail, data[:n]...)
 	s.count(n)
 	if r.is("counts twice") {
 		s.st.LiveMem++
 	}
-	if len(s.tail) == 64*kib || r.is("writes each event") {
+	if len(s.tail) == r.block() || r.is("writes each event") {
 		s.flush()
 	}
 	r.change.Broadcast()
@@ -452,7 +461,7 @@ func (s *refSink) flush() {
 		s.st.SpillWrites++
 		s.peak()
 	}
-	if len(s.tail) == 64*kib || len(s.tail) > 0 && n < len(s.tail) && quota <= 0 {
+	if len(s.tail) == r.block() || len(s.tail) > 0 && n < len(s.tail) && quota <= 0 {
 		if !r.full || r.is("cries at every try") {
 			r.full = true
 			r.fullErr = errors.New("quota")

@@ -283,17 +283,18 @@ func balanced(st demux.Stats) error {
 
 // monotone checks that no counter went backwards.
 func monotone(a, b demux.Stats) error {
-	for _, stream := range streams {
-		x, y := a.Sink(stream), b.Sink(stream)
-		for name, p := range map[string][2]uint64{
-			"Enqueued": {x.Enqueued, y.Enqueued}, "Read": {x.Read, y.Read}, "Discarded": {x.Discarded, y.Discarded},
-			"PeakMem": {x.PeakMem, y.PeakMem}, "PeakDisk": {x.PeakDisk, y.PeakDisk}, "PeakTotal": {x.PeakTotal, y.PeakTotal},
-			"Spilled": {x.Spilled, y.Spilled}, "SpillWrites": {x.SpillWrites, y.SpillWrites}, "Starved": {x.Starved, y.Starved},
-			"SourceBytes": {a.SourceBytes, b.SourceBytes}, "SourceEvents": {a.SourceEvents, b.SourceEvents}, "Paused": {a.Paused, b.Paused},
-		} {
-			if p[1] < p[0] {
-				return fmt.Errorf("%v: %s went from %d to %d", stream, name, p[0], p[1])
-			}
+	counters := func(st demux.Stats) [24]uint64 {
+		o, e := st.Stdout, st.Stderr
+		return [...]uint64{
+			o.Enqueued, o.Read, o.Discarded, o.PeakMem, o.PeakDisk, o.PeakTotal, o.Spilled, o.SpillWrites, o.SpillReads, o.Starved, o.PatienceExpired,
+			e.Enqueued, e.Read, e.Discarded, e.PeakMem, e.PeakDisk, e.PeakTotal, e.Spilled, e.SpillWrites, e.SpillReads, e.Starved, e.PatienceExpired,
+			st.SourceBytes + st.SourceEvents, st.Paused,
+		}
+	}
+	before, after := counters(a), counters(b)
+	for i := range before {
+		if after[i] < before[i] {
+			return fmt.Errorf("a counter went back: %+v, then %+v", a, b)
 		}
 	}
 	return nil

@@ -1,0 +1,5 @@
+package demuxtest
+
+import "testing"
+
+func TestConformance(t *testing.T) { Run(t, New) }

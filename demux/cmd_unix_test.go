@@ -426,3 +426,38 @@ func TestPipes(t *testing.T) {
 	})
 	w[1].Close()
 }
+
+// TestCommandOfDemux: what FromCmd says arrives at the sinks and at Wait: an exit
+// code, an orphan as an error that ends the stream it holds, and nothing of it
+// without WaitDelay.
+func TestCommandOfDemux(t *testing.T) {
+	for _, c := range []struct {
+		name, script string
+		delay        time.Duration
+		orphan       bool
+		code         int
+	}{
+		{"code", `echo out; echo err >&2; exit 3`, 0, false, 3},
+		{"orphan", `sleep 1000 2>/dev/null & echo out; echo err >&2; exit 3`, 20 * time.Millisecond, true, 3},
+		{"drained", `sleep 1000 2>/dev/null & echo out; echo err >&2; exit 3`, 0, false, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := shell(c.script)
+			cmd.WaitDelay = c.delay
+			src := start(t, cmd)
+			defer killGroup(cmd.Process.Pid)
+			o := backpressure()
+			o.ExitDrain = 10 * time.Millisecond
+			within(t, "the command", func() {
+				got, ends, wait := both(t, src, o)
+				if got != [2]string{"out\n", "err\n"} || errors.As(ends[0], new(*OrphanError)) != c.orphan || !c.orphan && ends[0] != nil || ends[1] != nil {
+					t.Errorf("%q, %v, %v", got, ends[0], ends[1])
+				}
+				var exit *exec.ExitError
+				if !c.orphan && (!errors.As(wait, &exit) || exit.ExitCode() != c.code) || c.orphan && !errors.As(wait, new(*OrphanError)) {
+					t.Errorf("Wait %v", wait)
+				}
+			})
+		})
+	}
+}

@@ -40,8 +40,13 @@ const (
 //
 // A frame is never held whole, whatever its header announces. The source keeps a
 // buffer of 64 KiB, and joins the small frames of a stream that it finds in it.
-// Close closes r if it is an [io.Closer]; if it is none, a Read that waits
-// cannot be ended.
+// Close closes r if it is an [io.Closer]. If it is none, such as the Reader of a
+// hijacked connection, nothing ends a Read that waits; give it one:
+//
+//	FromDocker(struct {
+//		io.Reader
+//		io.Closer
+//	}{resp.Reader, resp.Conn})
 func FromDocker(r io.Reader) Source {
 	return &docker{in: newInput(r)}
 }

@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
-	"sync/atomic"
+	"sync"
 )
 
 // The channels of Kubernetes' remote command protocol that a client reads.
@@ -29,10 +28,11 @@ const (
 // resize (4), is read to its end and counted as unknown. A connection that is
 // closed in order before it said how the command ended is [io.ErrUnexpectedEOF].
 //
-// Close does not know the connection: a next that waits ends when its owner closes
-// that.
+// next and the readers are called from a goroutine of their own, since nothing else
+// could end a next that waits: Close and the context leave it behind. It ends as
+// soon as next returns, so close the connection as well.
 func FromKubernetes(next func() (byte, io.Reader, error)) Source {
-	return &kubernetes{next: next}
+	return &kubernetes{next: next, closed: make(chan struct{}), ask: make(chan struct{}), got: make(chan kubeStep)}
 }
 
 // RemoteExit is a command that ended on the other side with a code that is not 0.
@@ -49,73 +49,140 @@ func (e *RemoteExit) Error() string {
 func (e *RemoteExit) ExitCode() int { return e.Code }
 
 type kubernetes struct {
-	next    func() (byte, io.Reader, error)
-	closed  atomic.Bool
-	channel byte
+	next   func() (byte, io.Reader, error)
+	once   sync.Once
+	closed chan struct{}
+	ask    chan struct{} // for a step
+	got    chan kubeStep
+
+	// Of the goroutine that reads.
 	msg     io.Reader // of the message; nil between two
-	text    []byte    // of a status or close message
-	status  bool      // how the command ended was said
-	err     error     // sticky
+	channel byte
+	buf     []byte // the reader's until the step is told, then Next's until it asks
+
+	// Of Next.
+	running bool
+	asked   bool
+	text    []byte // of a status or close message
+	status  bool   // how the command ended was said
+	err     error  // sticky
 }
 
-func (k *kubernetes) Next(ctx context.Context, buf []byte) (Event, error) {
+// kubeStep is some of a message.
+type kubeStep struct {
+	channel byte
+	data    []byte
+	end     bool  // of the message
+	err     error // after data
+}
+
+// read makes the steps that are asked for.
+func (k *kubernetes) read() {
+	k.buf = make([]byte, sourceBuffer)
 	for {
-		switch {
-		case k.closed.Load():
+		select {
+		case <-k.ask:
+		case <-k.closed:
+			return
+		}
+		s := k.step()
+		select {
+		case k.got <- s:
+		case <-k.closed:
+			return
+		}
+		if s.err != nil {
+			return
+		}
+	}
+}
+
+func (k *kubernetes) step() kubeStep {
+	if k.msg == nil {
+		var err error
+		if k.channel, k.msg, err = k.next(); err != nil {
+			return kubeStep{err: err}
+		}
+		if k.msg == nil {
+			return kubeStep{channel: k.channel, end: true}
+		}
+	}
+	n, err := readSome(k.msg, k.buf)
+	s := kubeStep{channel: k.channel, data: k.buf[:n]}
+	if err == io.EOF {
+		k.msg, s.end = nil, true
+	} else {
+		s.err = err
+	}
+	return s
+}
+
+func (k *kubernetes) Next(ctx context.Context, _ []byte) (Event, error) {
+	for {
+		select {
+		case <-k.closed:
 			return Event{}, ErrClosed
+		default:
+		}
+		switch {
 		case ctx.Err() != nil:
 			return Event{}, context.Cause(ctx)
 		case k.err != nil:
 			return Event{}, k.err
-		case k.msg == nil:
-			k.begin()
-			continue
+		case !k.running:
+			k.running = true
+			go k.read()
 		}
-		n, err := readSome(k.msg, buf)
-		if err == io.EOF {
-			k.msg = nil
-		} else {
-			k.err = err
+		if !k.asked {
+			k.asked = true
+			select {
+			case k.ask <- struct{}{}:
+			case <-k.closed:
+			}
 		}
-		if e := k.event(buf[:n]); e.Kind != 0 {
-			return e, nil
+		select {
+		case s := <-k.got:
+			k.asked = false
+			if k.err = s.err; k.err == io.EOF && !k.status {
+				k.err = io.ErrUnexpectedEOF
+			}
+			if e := k.event(s); e.Kind != 0 {
+				return e, nil
+			}
+		case <-k.closed:
+		case <-ctx.Done():
 		}
 	}
 }
 
-func (k *kubernetes) begin() {
-	k.channel, k.msg, k.err = k.next()
-	if k.err == io.EOF && !k.status {
-		k.err = io.ErrUnexpectedEOF
-	}
-	if k.msg == nil {
-		k.msg = strings.NewReader("")
-	}
-	k.text = k.text[:0]
-}
+// buffered is never more than Next gives: but so a Demux knows that Next brings a
+// buffer of its own.
+func (k *kubernetes) buffered() (Event, bool) { return Event{}, false }
 
-// event is what the next bytes of the message say; Kind 0 is nothing yet.
-func (k *kubernetes) event(data []byte) Event {
-	switch k.channel {
+// event is what a step says; Kind 0 is nothing yet.
+func (k *kubernetes) event(s kubeStep) Event {
+	switch s.channel {
 	case kubeStdout, kubeStderr:
-		if len(data) > 0 {
-			return Event{Kind: KindData, Stream: Stream(k.channel), Data: data}
+		if len(s.data) > 0 {
+			return Event{Kind: KindData, Stream: Stream(s.channel), Data: s.data}
 		}
 		return Event{} // an empty message is legal
 	case kubeStatus, kubeClose:
-		k.text = append(k.text, data[:min(len(data), maxRemoteText-len(k.text))]...)
+		k.text = append(k.text, s.data[:min(len(s.data), maxRemoteText-len(k.text))]...)
 	}
-	if k.msg != nil {
+	if !s.end {
 		return Event{} // there is more of it
 	}
+	text := k.text
+	k.text = nil
 	switch {
-	case k.channel == kubeStatus && len(k.text) == 0:
+	case s.channel == kubeStatus && len(text) == 0:
 		return Event{}
-	case k.channel == kubeStatus:
+	case s.channel == kubeStatus:
 		k.status = true
-		return kubeEnd(k.text)
-	case k.channel == kubeClose && len(k.text) == 1 && (k.text[0] == kubeStdout || k.text[0] == kubeStderr):
-		return Event{Kind: KindStreamEOF, Stream: Stream(k.text[0])}
+		return kubeEnd(text)
+	case s.channel == kubeClose && len(text) == 1 && (text[0] == kubeStdout || text[0] == kubeStderr):
+		return Event{Kind: KindStreamEOF, Stream: Stream(text[0])}
 	}
 	return Event{Kind: KindUnknown}
 }
@@ -147,8 +214,7 @@ func kubeEnd(text []byte) Event {
 	return Event{Kind: KindRemoteError, Err: &RemoteError{s.Message}}
 }
 
-// Close makes Next end with its next message.
 func (k *kubernetes) Close() error {
-	k.closed.Store(true)
+	k.once.Do(func() { close(k.closed) })
 	return nil
 }

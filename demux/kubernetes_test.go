@@ -2,12 +2,15 @@ package demux
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
+	"time"
 )
 
 type kubeMessage struct {
@@ -149,14 +152,35 @@ func TestKubernetesUnknown(t *testing.T) {
 	}
 }
 
-// TestKubernetesClose: Next ends with the message that is under way.
-func TestKubernetesClose(t *testing.T) {
-	var src Source
-	src = FromKubernetes(func() (byte, io.Reader, error) {
-		src.Close() // while next waits
-		return 1, strings.NewReader("late"), nil
+// TestKubernetesEnds: Close and the context end a Next whose next waits for a server
+// that says nothing; a context that ended is not the end of the source.
+func TestKubernetesEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		connection := make(chan string)
+		src := FromKubernetes(func() (byte, io.Reader, error) {
+			text, ok := <-connection
+			if !ok {
+				return 0, nil, io.ErrClosedPipe
+			}
+			return 1, strings.NewReader(text), nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := src.Next(ctx, nil); err != context.DeadlineExceeded {
+			t.Errorf("got %v", err)
+		}
+		go func() { connection <- "data" }()
+		if e, err := src.Next(t.Context(), nil); err != nil || string(e.Data) != "data" {
+			t.Errorf("%q, %v", e.Data, err)
+		}
+		time.AfterFunc(time.Second, func() { src.Close() })
+		if _, err := src.Next(t.Context(), nil); err != ErrClosed {
+			t.Errorf("got %v", err)
+		}
+		src.Close()
+		if _, err := src.Next(t.Context(), nil); err != ErrClosed {
+			t.Errorf("then %v", err)
+		}
+		close(connection) // or the bubble reports the goroutine that waits for it
 	})
-	if _, err := src.Next(t.Context(), make([]byte, 64<<10)); err != ErrClosed {
-		t.Errorf("got %v", err)
-	}
 }

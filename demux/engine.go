@@ -161,10 +161,10 @@ func (d *Demux) Stderr() *Sink { return d.sinks[1] }
 
 // Sink returns the sink of a stream, or nil if there is none such.
 func (d *Demux) Sink(s Stream) *Sink {
-	if s != Stdout && s != Stderr {
-		return nil
+	if i := int(s) - int(Stdout); i == 0 || i == 1 {
+		return d.sinks[i]
 	}
-	return d.sinks[s-Stdout]
+	return nil
 }
 
 // Wait waits until the source has ended: nil, what KindExit said, or what ended
@@ -239,6 +239,9 @@ func (d *Demux) Stats() Stats {
 	}
 	return st
 }
+
+// bounded says whether memory is.
+func (d *Demux) bounded() bool { return d.o.Policy == Spill || d.o.Policy == Backpressure }
 
 // wakePumps makes every pump that is held up look again. mu is held.
 func (d *Demux) wakePumps() {

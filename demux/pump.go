@@ -3,6 +3,7 @@ package demux
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync/atomic"
 	"time"
@@ -72,10 +73,21 @@ func (p *pump) run() {
 }
 
 func (p *pump) loop() error {
+	var ev Event
 	for {
-		ev, err := p.next()
+		for p.ahead != nil {
+			var ok bool
+			if ev, ok = p.ahead.buffered(); !ok {
+				break
+			}
+			if err := p.handle(&ev); err != nil {
+				return err
+			}
+		}
+		var err error
+		ev, err = p.next()
 		if ev.Kind != 0 || err == nil {
-			if end := p.handle(ev); end != nil {
+			if end := p.handle(&ev); end != nil {
 				return end
 			}
 		}
@@ -87,11 +99,6 @@ func (p *pump) loop() error {
 
 // next returns the next event. It commits what it has before it may wait.
 func (p *pump) next() (Event, error) {
-	if p.ahead != nil {
-		if ev, ok := p.ahead.buffered(); ok {
-			return ev, nil
-		}
-	}
 	d := p.d
 	d.mu.Lock()
 	p.commit()
@@ -117,49 +124,51 @@ func (p *pump) next() (Event, error) {
 }
 
 // handle does what an event says. An error ends the source.
-func (p *pump) handle(ev Event) error {
-	d := p.d
+func (p *pump) handle(ev *Event) error {
 	p.events++
 	p.bytes += uint64(len(ev.Data))
+	if ev.Kind != KindData {
+		return p.control(ev)
+	}
+	s := p.d.Sink(ev.Stream)
+	if s == nil {
+		p.unknown++
+		return nil
+	}
+	p.streams |= 1 << (ev.Stream - Stdout)
+	if p.d.bounded() {
+		p.deliver(s, ev.Data)
+	} else {
+		p.deliverWhole(s, ev.Data)
+	}
+	return nil
+}
+
+func (p *pump) control(ev *Event) error {
+	d := p.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	s := d.Sink(ev.Stream)
 	switch ev.Kind {
-	case KindData, KindStreamEOF, KindTruncated:
+	case KindStreamEOF, KindTruncated:
 		if s == nil {
 			p.unknown++
 			return nil
 		}
 		p.streams |= 1 << (ev.Stream - Stdout)
-	}
-	switch ev.Kind {
-	case KindData:
-		if d.o.Policy == Unbounded || d.o.Policy == CapError {
-			p.deliverWhole(s, ev.Data)
-		} else {
-			p.deliver(s, ev.Data)
-		}
+	case KindRemoteError, KindExit:
+	default:
+		p.unknown++
 		return nil
+	}
+	p.commit()
+	switch ev.Kind {
 	case KindStreamEOF:
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		p.commit()
 		s.finish(io.EOF)
 	case KindTruncated:
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		p.commit()
 		s.gap(ev.Lost)
 	case KindRemoteError:
-		err := ev.Err
-		if !errors.As(err, new(*RemoteError)) {
-			text := "unknown error"
-			if err != nil {
-				text = err.Error()
-			}
-			err = &RemoteError{text[:min(len(text), maxRemoteText)]}
-		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		p.commit()
+		err := remoteError(ev.Err)
 		if d.err == nil {
 			d.err = err
 		}
@@ -170,22 +179,26 @@ func (p *pump) handle(ev Event) error {
 		d.cancel()
 		return err
 	case KindExit:
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		p.commit()
-		if !d.exited.Load() {
-			d.exitErr, d.exitAt = ev.Err, time.Now()
-			d.exited.Store(true)
-			for _, q := range d.pumps {
-				if q.inNext.Load() {
-					d.startDrain(q)
-				}
+		if d.exited.Load() {
+			break
+		}
+		d.exitErr, d.exitAt = ev.Err, time.Now()
+		d.exited.Store(true)
+		for _, q := range d.pumps {
+			if q.inNext.Load() {
+				d.startDrain(q)
 			}
 		}
-	default:
-		p.unknown++
 	}
 	return nil
+}
+
+func remoteError(err error) error {
+	if errors.As(err, new(*RemoteError)) {
+		return err
+	}
+	text := fmt.Sprint(err)
+	return &RemoteError{text[:min(len(text), maxRemoteText)]}
 }
 
 // drained is how long Next has waited since it was called or since the exit,
@@ -253,32 +266,36 @@ func (p *pump) deliver(s *Sink, data []byte) {
 	}
 }
 
-// stage gets room in s, or false if s takes no more.
+// stage gets room in s, or false if s takes no more. What is staged for the other
+// sink stays so, unless the pump has to wait.
 func (p *pump) stage(s *Sink, need int) bool {
 	d := p.d
+	i := s.stream - Stdout
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p.commit()
+	p.commitSink(s)
 	for {
 		if s.shut() {
 			return false
 		}
 		if s.owner != nil { // another part has bytes for s as well
+			p.commit()
 			p.sleep(forever)
 			continue
 		}
 		if s.waiting && s.lent != nil && s.empty() {
 			s.waiting, s.claimed = false, true
 			s.owner = p
-			p.stages[s.stream-Stdout] = stage{dst: s.lent[:min(len(s.lent), d.o.MemPerSink)], lent: true}
+			p.stages[i] = stage{dst: s.lent[:min(len(s.lent), d.o.MemPerSink)], lent: true}
 			return true
 		}
 		if room := s.room(); room > 0 {
 			b := s.last()
 			s.owner, s.staged = p, b
-			p.stages[s.stream-Stdout] = stage{dst: b.buf[headerSize+b.w : headerSize+min(b.w+room, s.payload)], b: b}
+			p.stages[i] = stage{dst: b.buf[headerSize+b.w : headerSize+min(b.w+room, s.payload)], b: b}
 			return true
 		}
+		p.commit()
 		s.owner = p // without a stage
 		p.hold(s, need)
 		s.owner = nil
@@ -296,15 +313,20 @@ func (p *pump) commit() {
 		s.enqueued += p.skipped[i]
 		s.discarded += p.skipped[i]
 		p.skipped[i] = 0
-		if s.owner != p {
-			continue
-		}
-		s.owner, s.staged = nil, nil
-		s.accept(p.stages[i])
-		p.stages[i] = stage{}
-		if len(d.pumps) > 1 {
-			d.wakePumps() // one may wait to be the owner
-		}
+		p.commitSink(s)
+	}
+}
+
+func (p *pump) commitSink(s *Sink) {
+	if s.owner != p {
+		return
+	}
+	i := s.stream - Stdout
+	s.owner, s.staged = nil, nil
+	s.accept(p.stages[i])
+	p.stages[i] = stage{}
+	if len(p.d.pumps) > 1 {
+		p.d.wakePumps() // one may wait to be the owner
 	}
 }
 

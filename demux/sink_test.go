@@ -556,7 +556,7 @@ func TestMemoryCeiling(t *testing.T) {
 	for _, size := range []int{1, 1000, 64 << 10, 1 << 20} {
 		var peaks []uint64
 		for _, volume := range []int{4 << 20, 64 << 20} {
-			if size == 1 {
+			if size == 1 || raceEnabled {
 				volume /= 6
 			}
 			o := options(Spill, t)

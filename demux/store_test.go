@@ -31,9 +31,12 @@ func spilled(t *testing.T, n int, change func(*Options), f func(b *bed, want []b
 // The disk takes no more at write n: nothing is lost, one notice, the owner goes
 // on, the starving reader is told after the grace and may try again.
 func TestDiskFull(t *testing.T) {
-	for _, errno := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EFBIG, syscall.EROFS} {
+	for i, errno := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EFBIG, syscall.EROFS} {
 		for _, n := range []int{1, 2, 7} {
-			for _, short := range []int{0, 1, 15, 16, 17, 65535} {
+			for k, short := range []int{0, 1, 15, 16, 17, 65535} {
+				if k > 1 && k%5 != i {
+					continue // any error goes with any length
+				}
 				bubble(t, nil, func(b *bed) {
 					full := true
 					first := newMemFile()

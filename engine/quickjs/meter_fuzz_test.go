@@ -1,10 +1,14 @@
 package quickjs_test
 
 import (
+	"bytes"
 	"context"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
 
 	"github.com/sandbed/sandbed/engine/quickjs/meter"
 	"github.com/sandbed/sandbed/engine/quickjs/meter/metertest"
@@ -25,6 +29,7 @@ func FuzzMeter(f *testing.F) {
 
 func meterTarget(tb testing.TB) fuzz.Target {
 	plain, metered := newArena(tb, wazero.NewRuntimeConfigCompiler()), newArena(tb, wazero.NewRuntimeConfigCompiler())
+	moves := sync.OnceValue(func() *movers { return newMovers(metered) })
 	ctx := context.Background()
 	validator := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigInterpreter())
 	tb.Cleanup(func() { _ = validator.Close(ctx) }) // the process is about to end
@@ -35,6 +40,8 @@ func meterTarget(tb testing.TB) fuzz.Target {
 			"module:3 size:120",
 			"module:4 size:200 stack",
 			"module:5 size:10",
+			"copy chunk-more none one fill all one none copy two-more 5 back-one copy all-more none none",
+			"copy two chunk chunk-less copy two chunk back-one copy chunk-more none chunk-less fill chunk none most",
 			"module:6 mutate:1",
 			"module:7 mutate:2 mutate:3 stack",
 			"module:8 size:80 mutate:4 mutate:5 mutate:6",
@@ -47,6 +54,10 @@ func meterTarget(tb testing.TB) fuzz.Target {
 			m, err := gen.ModuleOf(data)
 			if err != nil {
 				return err
+			}
+			if len(m.Moves) > 0 {
+				checkMoves(t, metered, moves, m.Moves, log)
+				return nil
 			}
 			o := meterOptions()
 			if m.Stack {
@@ -69,7 +80,7 @@ func meterTarget(tb testing.TB) fuzz.Target {
 			})
 			return nil
 		},
-		Oracles: []oracle.ID{oracle.Meter, oracle.Stops, oracle.Same, oracle.Fault, oracle.Panic},
+		Oracles: []oracle.ID{oracle.Meter, oracle.Stops, oracle.Same, oracle.Fault, oracle.Panic, oracle.Fuel},
 		Document: func(data []byte) []byte {
 			m, err := gen.ModuleOf(data)
 			if err != nil {
@@ -77,6 +88,65 @@ func meterTarget(tb testing.TB) fuzz.Target {
 			}
 			return m.Document()
 		},
+	}
+}
+
+// movers are two instances of a module that copies and fills, one of them metered.
+type movers struct{ plain, metered api.Module }
+
+func newMovers(a *arena) *movers {
+	three := strings.Repeat(string(rune(metertest.I32)), 3)
+	b := metertest.NewBuilder()
+	typ := b.Type(three, "")
+	b.Memory(gen.MoveMemory>>16, gen.MoveMemory>>16)
+	b.Export("memory", metertest.ExportMemory, 0)
+	b.Export("copy", metertest.ExportFunc, b.Func(typ, "", metertest.Asm().Get(0).Get(1).Get(2).Op(0xFC0A, 0, 0)))
+	b.Export("fill", metertest.ExportFunc, b.Func(typ, "", metertest.Asm().Get(0).Get(1).Get(2).Op(0xFC0B, 0)))
+	ins, err := meter.Instrument(b.Bytes(), meterOptions())
+	if err != nil {
+		panic(err)
+	}
+	instance := func(wasm []byte) api.Module {
+		m, err := a.r.InstantiateWithConfig(context.Background(), wasm, wazero.NewModuleConfig().WithName(""))
+		if err != nil {
+			panic(err)
+		}
+		return m
+	}
+	return &movers{instance(b.Bytes()), instance(ins.Wasm)}
+}
+
+// checkMoves makes the same moves in both, to the byte and to the trap, and holds
+// that what was moved was charged.
+func checkMoves(t *testing.T, a *arena, get func() *movers, moves []gen.Move, log *oracle.Log) {
+	m := get()
+	memory := func(m api.Module) []byte {
+		b, _ := m.Memory().Read(0, gen.MoveMemory)
+		return b
+	}
+	pattern(memory(m.plain), 7)
+	pattern(memory(m.metered), 7)
+	for _, mv := range moves {
+		name := "copy"
+		if mv.Fill {
+			name = "fill"
+		}
+		a.granted = 0
+		fuelOf(m.metered).Set(0)
+		try := func(m api.Module) string {
+			_, err := m.ExportedFunction(name).Call(t.Context(), uint64(mv.To), uint64(mv.From), uint64(mv.Length))
+			if err == nil {
+				return "no trap"
+			}
+			line, _, _ := strings.Cut(err.Error(), "\n")
+			return line
+		}
+		want, got := try(m.plain), try(m.metered)
+		log.Check(want == got, oracle.Meter, "%+v: plain %s, metered %s", mv, want, got)
+		log.Check(bytes.Equal(memory(m.plain), memory(m.metered)), oracle.Meter, "%+v: the memories differ", mv)
+		used, least := a.granted-int64(int32(fuelOf(m.metered).Get())), int64(mv.Length>>meter.BulkShift)
+		log.Check(want != "no trap" || used >= least && used <= least+meter.BulkChunk>>meter.BulkShift, oracle.Fuel, "%+v used %d units, want %d and at most a chunk more", mv, used, least)
+		cover.Mark(55, cover.Name(name), cover.Name(got), cover.Log2(int64(mv.Length)), cover.Log2(int64(mv.To)-int64(mv.From)))
 	}
 }
 
@@ -156,4 +226,24 @@ func withoutNumbers(s string) string {
 		}
 	}
 	return string(out)
+}
+
+// The sizes that fuzz/gen makes moves round are the meter's own.
+func TestMovesFitTheMeter(t *testing.T) {
+	if gen.MoveChunk != meter.BulkChunk {
+		t.Errorf("gen.MoveChunk is %d, meter.BulkChunk %d", gen.MoveChunk, meter.BulkChunk)
+	}
+}
+
+// The target is not deaf, and most of its documents are modules that can be judged.
+func TestMeterTarget(t *testing.T) {
+	target := meterTarget(t)
+	if err := target.SelfTest(t); err != nil {
+		t.Error(err)
+	}
+	for _, seed := range target.Seeds {
+		if doc := target.Document(seed); !bytes.Equal(doc, seed) {
+			t.Errorf("%q means %q", seed, doc)
+		}
+	}
 }

@@ -56,6 +56,11 @@ func TestDocumentsAreStable(t *testing.T) {
 		q, _ := Result(p.Document())
 		same("result", data, p.Document(), p, q)
 	})
+	documents(500, append(DistanceNames(), ModuleNames()...), func(data []byte) {
+		p, _ := ModuleOf(data)
+		q, _ := ModuleOf(p.Document())
+		same("module", data, p.Document(), p, q)
+	})
 	documents(500, PoolNames(), func(data []byte) {
 		p, _ := Pool(data)
 		q, _ := Pool(p.Document())

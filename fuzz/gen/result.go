@@ -102,6 +102,8 @@ var leaves = []leaf{
 	{"throwget", `({get x(){throw new Error("mine")}})`, "", Throws},
 	{"throwjson", `({toJSON(){throw null}})`, "", Throws},
 	{"throwproxy", `new Proxy({},{ownKeys(){throw 1}})`, "", Throws},
+	{"throwoom", `({get x(){throw new InternalError("out of memory")}})`, "", Throws},
+	{"throwinterrupted", `({toJSON(){throw new InternalError("interrupted")}})`, "", Throws},
 	{"throwrange", `({get x(){throw new RangeError("Maximum call stack size exceeded")}})`, "", Throws},
 }
 

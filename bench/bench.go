@@ -169,7 +169,7 @@ func Measure(ctx context.Context, s Suite, p Plan) (sample.Run, error) {
 			func() error { return m.memory(corpus) },
 			func() error { return m.kill(corpus, false) },
 			func() error { return m.kill(corpus, true) },
-			m.disturbance, m.reshapes, m.marshal)
+			m.disturbance, m.reshapes, m.marshal, m.demux)
 		if !p.Quick {
 			steps = append(steps, m.next, m.coldWorkers, m.fairness)
 		}

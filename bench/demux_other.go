@@ -1,0 +1,6 @@
+//go:build !linux
+
+package bench
+
+// fileSystem is not known here.
+func fileSystem(string) string { return "unknown" }

@@ -153,6 +153,7 @@ func (g group) asRow(d Design, l limits) (Row, []string) {
 	return row, warnings
 }
 
+// orZero is v, or 0 where v is no figure that JSON can hold.
 func orZero(v float64) float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0
@@ -166,7 +167,7 @@ func arm(values []float64) Arm {
 	if len(values) == 0 {
 		return Arm{CI: unbounded()}
 	}
-	return Arm{Median: sample.Quantile(values, 0.5), CI: stat.MedianInterval(values, 0.95), N: len(values)}
+	return Arm{Median: orZero(sample.Quantile(values, 0.5)), CI: stat.MedianInterval(values, 0.95), N: len(values)}
 }
 
 // ratio is head ÷ base with the interval that s has.
@@ -184,12 +185,12 @@ func (g group) ratio(changes []float64, s outcome) (float64, stat.Interval) {
 		if g.better == "higher" {
 			m = -m
 		}
-		return math.Exp(m), i
+		return orZero(math.Exp(m)), i
 	}
 	if len(changes) == 0 {
 		return 1, i
 	}
-	return math.Exp(sample.Quantile(changes, 0.5)), i
+	return orZero(math.Exp(sample.Quantile(changes, 0.5))), i
 }
 
 // exact makes the row of a group that the same build repeats to the last unit.
@@ -226,7 +227,7 @@ func (g group) exact(d Design) Row {
 // settleExact compares two exact values. The limit is in Theta, as a share of base.
 func (r *Row) settleExact(base, head, limit float64) {
 	if base != 0 {
-		r.Ratio = head / base
+		r.Ratio = orZero(head / base)
 	} else if head != 0 {
 		r.Ratio = 0 // there is none
 	}

@@ -121,7 +121,7 @@ type Row struct {
 	// Base and Head are medians with a 95 % order-statistic interval.
 	Base Arm `json:"base"`
 	Head Arm `json:"head"`
-	// Ratio is exp(median of ln head − ln base): above 1 is more. Interval is its
+	// Ratio is exp(median of ln head − ln base): above 1 is more, 0 is none. Interval is its
 	// simultaneous interval, valid at every look; infinite where the rounds prove nothing yet.
 	Ratio    float64       `json:"ratio"`
 	Interval stat.Interval `json:"interval"`

@@ -203,7 +203,7 @@ func (b benchRow) judge(d Design, rank ranks) Row {
 	m := math.Log1p(d.Theta)
 	lo, hi := ends(d.alpha())
 	_, below := ends(d.ClearAlpha)
-	row.Ratio = math.Exp(sign * (sample.Quantile(y, 0.5) - sample.Quantile(x, 0.5)))
+	row.Ratio = orZero(math.Exp(sign * (sample.Quantile(y, 0.5) - sample.Quantile(x, 0.5))))
 	row.Interval = stat.Interval{Low: lo, High: hi, Confidence: 1 - 2*d.alpha()}
 	if math.IsInf(lo, -1) {
 		row.Reason = fmt.Sprintf("%d and %d values are too few to prove anything of %d rows", len(x), len(y), len(d.Gated))

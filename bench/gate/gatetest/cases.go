@@ -2,6 +2,7 @@ package gatetest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -150,6 +151,60 @@ func reaches(g Gate, d gate.Design) error {
 	return s.gives(gate.ExitRegression, map[string]gate.Word{d.Gated[0].Row: gate.Regression})
 }
 
+// eachLimit takes a row to every limit of the design of 20 rows, by rounds 20 % slower
+// or not at all.
+func eachLimit(g Gate) error {
+	d := Shipped()["default, 20 rows, margin 0.05"]
+	limits, err := g.Decide(d, nil, gate.Options{})
+	if err != nil {
+		return err
+	}
+	row := d.Gated[0].Row
+	at := func(n, count int, want gate.Word) error {
+		for seed := range uint64(2000) {
+			mixed := rand.New(rand.NewPCG(seed, 0)).Perm(n)
+			s := &small{design: d, gate: g}
+			s.add("kernel/null=1", gate.Null, slower(0))
+			s.add("kernel/injected=1", gate.Injected, slower(d.Injection))
+			r := rand.New(rand.NewPCG(seed, 1))
+			for _, stage := range []string{gate.Screen, gate.Confirm} {
+				for i := range 2 * n {
+					l := gate.Launch{Schema: gate.Schema, Row: row, Unit: sample.Seconds, Better: "lower", Lane: gate.Time, Stage: stage, Arm: gate.Base,
+						Round: i / 2, Order: []string{"AB", "BA", "BA", "AB"}[i/2%4], Layout: len(stage), Value: 0.02 + 1e-5*r.Float64()}
+					if i%2 == 1 {
+						l.Arm = gate.Head
+						if stage == gate.Confirm || mixed[i/2] < count {
+							l.Value *= 1.2
+						}
+					}
+					s.launches = append(s.launches, l)
+				}
+			}
+			report, err := g.decide(d, s.launches, gate.Options{})
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(report.Rows, func(r gate.Row) bool { return r.Name == row })
+			// Another mix if this one was decided before, or shows a dependence by chance.
+			if got := report.Rows[i]; got.Rounds == n && !got.Blocks {
+				if got.Slower != count || got.Verdict != want {
+					return fmt.Errorf("%d of %d slower: %s (%s), want %s", count, n, got.Verdict, got.Reason, want)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("%d of %d slower: decided before the last round in every order", count, n)
+	}
+	var errs []error
+	for i, n := range d.Looks {
+		if u := limits.FailAt[i]; u >= 0 {
+			errs = append(errs, at(n, u, gate.Regression), at(n, u-1, gate.Inconclusive))
+		}
+		errs = append(errs, at(n, limits.ClearAt[i], gate.OK), at(n, limits.ClearAt[i]+1, gate.Inconclusive))
+	}
+	return errors.Join(errs...)
+}
+
 func cases() []kase {
 	first := smallRows[0]
 	waiver := gate.Waiver{Row: first, Unit: sample.Seconds, Ceiling: 1.5, Expires: time.Date(2026, 6, 30, 0, 0, 0, 0, time.UTC), Issue: "#1", Reason: "known"}
@@ -166,6 +221,7 @@ func cases() []kase {
 			}
 			return nil
 		}},
+		{"each limit", "rounds that come exactly to a limit, and one short of it", "REGRESSION or OK; INCONCLUSIVE", eachLimit},
 		{"can fire", "every shipped design, on a head twice as slow", "exit 1", func(g Gate) error {
 			shipped := Shipped()
 			for _, name := range slices.Sorted(maps.Keys(shipped)) {

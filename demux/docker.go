@@ -235,4 +235,6 @@ func (d *docker) frameError(h []byte) error {
 	return err
 }
 
+var _ buffered = (*docker)(nil)
+
 func (d *docker) Close() error { return d.in.close() }

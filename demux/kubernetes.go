@@ -155,9 +155,13 @@ func (k *kubernetes) Next(ctx context.Context, _ []byte) (Event, error) {
 	}
 }
 
-// buffered is never more than Next gives: but so a Demux knows that Next brings a
-// buffer of its own.
+// buffered and split have nothing that Next does not give. By them a Demux knows
+// that Next brings a buffer of its own.
 func (k *kubernetes) buffered() (Event, bool) { return Event{}, false }
+
+func (k *kubernetes) split(_, _ []byte) (n, m, events int) { return 0, 0, 0 }
+
+var _ buffered = (*kubernetes)(nil)
 
 // event is what a step says; Kind 0 is nothing yet.
 func (k *kubernetes) event(s kubeStep) Event {

@@ -17,6 +17,10 @@ const (
 	kubeClose  = 255 // v5: the payload is the channel that ends
 )
 
+// kubeBuffer is how much of a message is read at once: little, because it is held
+// beside the buffer of the Demux, which may be in use when Next is left.
+const kubeBuffer = 16 << 10
+
 // FromKubernetes reads the messages of Kubernetes' exec and attach calls over a
 // WebSocket (v4.channel.k8s.io and v5.channel.k8s.io). next returns the channel of
 // the next message, which is its first byte, and a reader of the rest; io.EOF when
@@ -78,7 +82,7 @@ type kubeStep struct {
 
 // read makes the steps that are asked for.
 func (k *kubernetes) read() {
-	k.buf = make([]byte, sourceBuffer)
+	k.buf = make([]byte, kubeBuffer)
 	for {
 		select {
 		case <-k.ask:
@@ -154,14 +158,6 @@ func (k *kubernetes) Next(ctx context.Context, _ []byte) (Event, error) {
 		}
 	}
 }
-
-// buffered and split have nothing that Next does not give. By them a Demux knows
-// that Next brings a buffer of its own.
-func (k *kubernetes) buffered() (Event, bool) { return Event{}, false }
-
-func (k *kubernetes) split(_, _ []byte) (n, m, events int) { return 0, 0, 0 }
-
-var _ buffered = (*kubernetes)(nil)
 
 // event is what a step says; Kind 0 is nothing yet.
 func (k *kubernetes) event(s kubeStep) Event {

@@ -44,7 +44,6 @@ func FuzzSamples(f *testing.F) {
 	}
 	for _, seed := range []string{
 		launches(10, nil),
-		launches(60, nil),
 		launches(2, nil) + `{"schema":1,"row":"wall/ro`, // interrupted
 		launches(10, func(l *gate.Launch) { l.Value = 0 }),
 		launches(10, func(l *gate.Launch) { l.Better, l.Unit = "higher", sample.Count }),

@@ -21,7 +21,8 @@ type pump struct {
 
 	// Of the pump's goroutine alone, until commit.
 	events, bytes, unknown uint64
-	skipped                [2]uint64 // of a sink that takes no more
+	shut                   [2]bool   // sinks that were seen to take no more
+	skipped                [2]uint64 // bytes of those
 	stages                 [2]stage
 	streams                byte // bit i: sink i ends when this pump does
 
@@ -45,6 +46,9 @@ type buffered interface {
 	// buffered returns the next event if Next would return it without waiting.
 	// Its Data is valid until Next, so are the Data of those before it.
 	buffered() (Event, bool)
+	// split moves what is next, as long as it is data and the room of its stream
+	// takes it, and returns how many bytes of each, in how many events.
+	split(stdout, stderr []byte) (n, m, events int)
 }
 
 // single is a part that is one stream.
@@ -76,6 +80,9 @@ func (p *pump) loop() error {
 	var ev Event
 	for {
 		for p.ahead != nil {
+			if p.d.bounded() {
+				p.split()
+			}
 			var ok bool
 			if ev, ok = p.ahead.buffered(); !ok {
 				break
@@ -95,6 +102,16 @@ func (p *pump) loop() error {
 			return err
 		}
 	}
+}
+
+// split does without an event a frame what deliver does, while both sinks have room.
+func (p *pump) split() {
+	out, err := &p.stages[0], &p.stages[1]
+	n, m, events := p.ahead.split(out.dst[out.n:], err.dst[err.n:])
+	out.n += n
+	err.n += m
+	p.bytes += uint64(n + m)
+	p.events += uint64(events)
 }
 
 // next returns the next event. It commits what it has before it may wait.
@@ -251,7 +268,8 @@ type stage struct {
 
 // deliver puts data into s, waiting for room as the policy says.
 func (p *pump) deliver(s *Sink, data []byte) {
-	st := &p.stages[s.stream-Stdout]
+	i := s.stream - Stdout
+	st := &p.stages[i]
 	for len(data) > 0 {
 		if st.n < len(st.dst) {
 			n := copy(st.dst[st.n:], data)
@@ -259,8 +277,8 @@ func (p *pump) deliver(s *Sink, data []byte) {
 			data = data[n:]
 			continue
 		}
-		if !p.stage(s, len(data)) {
-			p.skipped[s.stream-Stdout] += uint64(len(data))
+		if p.shut[i] = p.shut[i] || !p.stage(s, len(data)); p.shut[i] {
+			p.skipped[i] += uint64(len(data))
 			return
 		}
 	}

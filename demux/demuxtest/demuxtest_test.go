@@ -1,9 +1,15 @@
 package demuxtest
 
 import (
+	"errors"
+	"io"
+	"maps"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sandbed/sandbed/demux"
 )
 
 func TestReference(t *testing.T) {
@@ -12,7 +18,7 @@ func TestReference(t *testing.T) {
 	Run(t, factory)
 }
 
-// Every law that a faulty demultiplexer must break, and the laws that meet one.
+// The faults of the reference, and the laws that each must break at least.
 var faults = map[string][]string{
 	"accepts anything":                   {"usage", "memoryBacked"},
 	"charges what was read":              {"capError"},
@@ -79,11 +85,9 @@ func lawNamed(t *testing.T, name string) law {
 }
 
 func TestFaults(t *testing.T) {
-	met := map[string]bool{}
 	for fault, names := range faults {
 		t.Run(fault, func(t *testing.T) {
 			for _, name := range names {
-				met[name] = true
 				l := lawNamed(t, name)
 				factory, done := newReference(fault)
 				defer done()
@@ -101,8 +105,60 @@ func TestFaults(t *testing.T) {
 		})
 	}
 	for _, l := range laws {
-		if !met[l.name] {
+		if !slices.ContainsFunc(slices.Collect(maps.Values(faults)), func(names []string) bool { return slices.Contains(names, l.name) }) {
 			t.Errorf("the law %s meets no faulty demultiplexer", l.name)
 		}
 	}
 }
+
+// Check is the suite without a testing.T.
+func TestCheck(t *testing.T) {
+	for fault, want := range map[string]string{"": "", "ends once": "whole"} {
+		factory, done := newReference(fault)
+		defer done()
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			found := Check(factory, dir, forever)
+			if want == "" && len(found) > 0 || want != "" && !slices.ContainsFunc(found, func(f Finding) bool { return f.Law == want }) {
+				t.Errorf("%q: found %v, want %q", fault, found, want)
+			}
+		})
+	}
+}
+
+// A demultiplexer that has only readers is judged by what it has.
+func TestPlain(t *testing.T) {
+	factory, done := newReference("")
+	defer done()
+	plain := func(src demux.Source, o demux.Options) (Demux, error) {
+		d, err := factory(src, o)
+		if err != nil {
+			return nil, err
+		}
+		return plainDemux{d}, nil
+	}
+	offered := 0
+	for _, l := range laws {
+		if l.real {
+			continue
+		}
+		var err error
+		dir := t.TempDir()
+		synctest.Test(t, func(*testing.T) { err = l.judge(plain, dir, forever) })
+		switch {
+		case err == nil:
+			offered++
+		case !errors.Is(err, errNotOffered):
+			t.Errorf("%s: %v", l.name, err)
+		}
+	}
+	if offered < 12 || offered == len(laws) {
+		t.Errorf("%d laws of %d were offered", offered, len(laws))
+	}
+}
+
+// plainDemux hides all but the least.
+type plainDemux struct{ d Demux }
+
+func (p plainDemux) Sink(s demux.Stream) Sink { return struct{ io.ReadCloser }{p.d.Sink(s)} }
+func (p plainDemux) Close() error             { return p.d.Close() }

@@ -570,7 +570,10 @@ var laws = []law{
 			if err := errors.Join(s.drain(demux.Stdout, 5, io.EOF), s.drain(demux.Stderr, 6, io.EOF), s.sourceCloses()); err != nil {
 				return err
 			}
-			if err := s.wait(context.Background()); err != exit && !(exit != nil && errors.Is(err, exit)) {
+			switch err := s.wait(context.Background()); {
+			case errors.Is(err, errNotOffered):
+				return err
+			case !errors.Is(err, exit):
 				return fmt.Errorf("Wait: got %v, want %v", err, exit)
 			}
 			if err := s.end(); err != nil {

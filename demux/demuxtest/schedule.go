@@ -198,7 +198,17 @@ type scheduleRun struct {
 }
 
 // Run runs the schedule in virtual time; it must be called in a bubble of
-// testing/synctest. The error says what was wrong with which operation.
+// testing/synctest, as in a fuzz target:
+//
+//	f.Fuzz(func(t *testing.T, b []byte) {
+//		synctest.Test(t, func(t *testing.T) {
+//			if err := demuxtest.DecodeSchedule(b, dir).Run(demuxtest.New); err != nil {
+//				t.Fatal(err)
+//			}
+//		})
+//	})
+//
+// The error says what was wrong with which operation.
 func (s Schedule) Run(f Factory) (err error) {
 	r := &scheduleRun{s: s, more: make(chan struct{}, 1)}
 	r.src = newScriptFunc(s.End, func() (step, bool) {
@@ -373,7 +383,7 @@ func (r *scheduleRun) judge() error {
 	o := r.s.Options
 	for _, stream := range streams {
 		k, q := now.Sink(stream), r.readers[stream]
-		if k.Read != uint64(q.c.off) && !q.busy {
+		if !q.busy && k.Read != uint64(q.c.off) {
 			return fmt.Errorf("%v: Read is %d and %d bytes were read", stream, k.Read, q.c.off)
 		}
 		if k.Enqueued > uint64(q.sent) {

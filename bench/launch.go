@@ -222,15 +222,23 @@ func (e *UnknownRow) Error() string {
 	return fmt.Sprintf("bench: row %q cannot be measured by a launch", e.Row)
 }
 
-// sizeBatch is how many iterations take aimBatch.
+// sizeBatch is how many iterations take aimBatch. Of three readings the fastest
+// counts: one that was interrupted would make the batch too short.
 func sizeBatch(run func(int) (time.Duration, error)) (int, error) {
 	for n := 1; ; n *= 2 {
-		took, err := run(n)
-		if err != nil || n >= maxBatch {
-			return n, err
+		fastest := time.Duration(math.MaxInt64)
+		for i := 0; i < 3 && fastest >= minBatch/2; i++ {
+			took, err := run(n)
+			if err != nil {
+				return 0, err
+			}
+			fastest = min(fastest, took)
 		}
-		if took >= minBatch/2 {
-			return min(maxBatch, max(1, int(math.Ceil(float64(n)*float64(aimBatch)/float64(took))))), nil
+		if n >= maxBatch {
+			return maxBatch, nil
+		}
+		if fastest >= minBatch/2 {
+			return min(maxBatch, max(1, int(math.Ceil(float64(n)*float64(aimBatch)/float64(fastest))))), nil
 		}
 	}
 }

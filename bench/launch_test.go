@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandbed/sandbed/bench/gate"
 	"github.com/sandbed/sandbed/engine"
@@ -67,6 +68,32 @@ func TestLaunch(t *testing.T) {
 	}
 	if n := p.vms.Load(); n != 0 {
 		t.Errorf("%d VMs were not closed", n)
+	}
+}
+
+// TestSizeBatch: an iteration of 100 µs of which every other reading is interrupted.
+func TestSizeBatch(t *testing.T) {
+	calls := 0
+	run := func(n int) (time.Duration, error) {
+		calls++
+		took := time.Duration(n) * 100 * time.Microsecond
+		if calls%2 == 1 {
+			took += 40 * time.Millisecond
+		}
+		return took, nil
+	}
+	if got, err := sizeBatch(run); got != 250 || err != nil {
+		t.Errorf("got a batch of %d, %v, want 250: 25 ms", got, err)
+	}
+	if got, err := sizeBatch(func(int) (time.Duration, error) { return time.Second, nil }); got != 1 || err != nil {
+		t.Errorf("an iteration of a second: got a batch of %d, %v, want 1", got, err)
+	}
+	if got, err := sizeBatch(func(int) (time.Duration, error) { return 0, nil }); got != maxBatch || err != nil {
+		t.Errorf("no time at all: got a batch of %d, %v, want %d", got, err, maxBatch)
+	}
+	broken := errors.New("broken")
+	if _, err := sizeBatch(func(int) (time.Duration, error) { return 0, broken }); err != broken {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -1,7 +1,7 @@
 # Every target wraps go commands; tools are pinned by the tool lines of go.mod.
 
 # Packages with goroutines, locks or atomics of their own.
-RACE ?= ./engine ./engine/quickjs ./pool/... ./bench/loop ./bench/timing ./bench/command
+RACE ?= ./engine ./engine/quickjs ./pool/... ./demux/... ./bench/compare ./bench/loop ./bench/timing ./bench/command
 
 .PHONY: help check test race bench stress fuzz fuzz-smoke
 
@@ -25,8 +25,8 @@ race: ## tests of the packages with concurrency, under the race detector
 bench: ## the full suite; writes bench-out/
 	go run ./cmd/benchrun
 
-stress: ## a million mixed evaluations with kills
-	STRESS=1 go test -p 1 -run Stress -v -timeout 3h ./engine/quickjs ./pool ./pool/internal/processtest
+stress: ## a million evaluations with kills, 100,000 pool runs, 64 GiB through the demux
+	STRESS=1 go test -p 1 -run Stress -v -timeout 3h ./engine/quickjs ./pool ./pool/internal/processtest ./demux/... ./cmd/benchrun
 
 fuzz: ## every fuzz target for its nightly budget, or TARGET=FuzzPool N=1000000x
 	fuzz/run.sh $(if $(TARGET),$(TARGET) $(N),nightly)

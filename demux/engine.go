@@ -201,6 +201,8 @@ func (d *Demux) Close() error {
 	for _, s := range d.sinks {
 		if !s.isOver() { // an end that was told stays
 			s.kill(ErrClosed)
+		} else if s.writing == nil {
+			s.dropMemory() // its reader may never come for that end
 		}
 	}
 	d.wakePumps()

@@ -135,3 +135,44 @@ func TestAbsent(t *testing.T) {
 		}
 	}
 }
+
+// Found by TestDemuxModel of package properties: a sink that was read empty, and whose end
+// its reader had not asked for, kept its blocks after Close.
+func TestCloseFreesWhatWasReadToTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFeed()
+		d := launch(src, DefaultOptions(), func() (file, error) { return newMemFile(), nil })
+		src.events <- data(Stdout, bytesOf(4096, Stdout))
+		synctest.Wait() // in a block: no reader waits
+		mustRead(t, d.Stdout(), 4096)
+		src.events <- Event{Kind: KindStreamEOF, Stream: Stdout}
+		synctest.Wait()
+		d.Close()
+		synctest.Wait()
+		if st := d.Stats(); st.HeapReserved != 0 {
+			t.Errorf("after Close %d bytes are reserved", st.HeapReserved)
+		}
+	})
+}
+
+// Found by TestDemuxModel of package properties: the only block was not full, and the room
+// beside it was less than the pump wanted, so that it waited for a reader who may never come.
+func TestSpillWithoutAFullBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options(Spill, t)
+		o.MemPerSink = 4096
+		src := newFeed()
+		d := launch(src, o, func() (file, error) { return newMemFile(), nil })
+		defer d.Close()
+		go func() {
+			src.events <- data(Stdout, bytesOf(35_000, Stdout))
+			src.events <- data(Stderr, bytesOf(100, Stderr))
+		}()
+		synctest.Wait()
+		mustRead(t, d.Stdout(), 4095) // one byte is left, and a block that takes all but one
+		synctest.Wait()
+		mustRead(t, d.Stdout(), 1000) // room for 1000 bytes, when 1024 are worth while
+		d.Stderr().SetReadDeadline(time.Now().Add(time.Hour))
+		mustRead(t, d.Stderr(), 100)
+	})
+}

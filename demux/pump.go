@@ -551,7 +551,9 @@ func (p *pump) spill(s *Sink) bool {
 	}
 	b := s.victim()
 	if b == nil {
-		p.sleep(forever)
+		if s.room() == 0 { // else that must do, less than was hoped for though it is
+			p.sleep(forever)
+		}
 		return true
 	}
 	from, to := b.r, b.w

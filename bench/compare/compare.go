@@ -102,6 +102,11 @@ func (c Config) validate() error {
 	case len(c.Rows) > gate.MaxGated:
 		return &Refused{"--row", fmt.Sprintf("%d rows", len(c.Rows)), fmt.Sprintf("give at most %d", gate.MaxGated)}
 	}
+	for i, name := range c.Rows {
+		if slices.Contains(c.Rows[:i], name) {
+			return &Refused{"--row", name, "is given twice: leave one"}
+		}
+	}
 	return nil
 }
 
@@ -117,6 +122,9 @@ func (c Config) progress(format string, args ...any) {
 func Run(ctx context.Context, c Config) (_ Result, err error) {
 	if err := c.validate(); err != nil {
 		return Result{}, err
+	}
+	if c.Out == "" {
+		return Result{}, &Refused{"--out", "", "give a directory"}
 	}
 	began := time.Now()
 	defer func() {
@@ -246,9 +254,6 @@ func (c Config) rows(base, head bench.Listing) ([]gate.RowPlan, error) {
 		for _, name := range c.Rows {
 			if !slices.Contains(head.Rows, name) && !slices.Contains(base.Rows, name) {
 				return nil, &Refused{"--row", name, "is no row of either build: benchrun sample --list names them"}
-			}
-			if slices.ContainsFunc(rows, func(p gate.RowPlan) bool { return p.Row == name }) {
-				return nil, &Refused{"--row", name, "is given twice: leave one"}
 			}
 			plan := gate.RowPlan{Row: name}
 			for _, p := range head.Gated {

@@ -121,9 +121,6 @@ type store struct {
 
 // store begins the files of a comparison, or continues them.
 func (c Config) store(s *session) (*store, error) {
-	if c.Out == "" {
-		return nil, &Refused{"--out", "", "give a directory"}
-	}
 	samples := filepath.Join(c.Out, samplesFile)
 	if c.Resume {
 		old, err := load(c.Out)

@@ -37,8 +37,8 @@ type Validation struct {
 	Dir, Package string // as in Config
 	Ref          string
 	Runs         int
-	// Inject are slowdowns of head, as shares: each run is made once with each. Empty makes
-	// A/A runs.
+	// Inject are slowdowns of head, as shares: each run is made once with each. One of 0 makes
+	// an A/A run, and so does an empty list.
 	Inject []float64
 	Rows   []string // as in Config
 	Noise  string   // "" or one of Noises

@@ -87,7 +87,7 @@ func (s *subject) refuses(errno error, restore func() error) error {
 			return fmt.Errorf("read %d of the starving reader: got %v, want a SpillFullError of %v", i, err, errno)
 		}
 	}
-	if n := len(s.noticed(demux.NoticeSpillFull)); n != 1 {
+	if n := len(s.noticed(demux.NoticeSpillFull, 1)); n != 1 {
 		return fmt.Errorf("%d notices of one episode", n)
 	}
 	if err := restore(); err != nil {
@@ -100,8 +100,9 @@ func (s *subject) refuses(errno error, restore func() error) error {
 		return err
 	}
 	st, err := s.stats()
-	if err == nil && (st.Degraded != uint64(len(s.noticed(demux.NoticeSpillFull))) || !errors.Is(st.DegradedErr, errno)) {
-		err = fmt.Errorf("%d episodes, the last of %v, and %d notices", st.Degraded, st.DegradedErr, len(s.noticed(demux.NoticeSpillFull)))
+	told := len(s.noticed(demux.NoticeSpillFull, int(st.Degraded)))
+	if err == nil && (st.Degraded != uint64(told) || !errors.Is(st.DegradedErr, errno)) {
+		err = fmt.Errorf("%d episodes, the last of %v, and %d notices", st.Degraded, st.DegradedErr, told)
 	}
 	return errors.Join(err, s.end())
 }

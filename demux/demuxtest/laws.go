@@ -348,10 +348,9 @@ var laws = []law{
 				return err
 			}
 			if st.Stderr.Spilled != 0 || st.Stderr.LiveMem > uint64(o.MemPerSink) {
-				return fmt.Errorf("Backpressure spilled %d bytes and holds %d in memory", st.Stderr.Spilled, st.Stderr.LiveMem)
+				return fmt.Errorf("backpressure spilled %d bytes and holds %d in memory", st.Stderr.Spilled, st.Stderr.LiveMem)
 			}
-			time.Sleep(time.Millisecond) // for the goroutine of the notices
-			stalls := s.noticed(demux.NoticeStall)
+			stalls := s.noticed(demux.NoticeStall, 1)
 			if len(stalls) == 0 || stalls[0].Stream != demux.Stderr || stalls[0].Starving != demux.Stdout {
 				return fmt.Errorf("the notices of the stall are %+v", stalls)
 			}
@@ -574,7 +573,7 @@ var laws = []law{
 			case errors.Is(err, errNotOffered):
 				return err
 			case !errors.Is(err, exit):
-				return fmt.Errorf("Wait: got %v, want %v", err, exit)
+				return fmt.Errorf("wait: got %v, want %v", err, exit)
 			}
 			if err := s.end(); err != nil {
 				return err
@@ -838,7 +837,7 @@ var laws = []law{
 			time.Sleep(time.Millisecond)
 			n, err := s.err.sink.Read([]byte{})
 			if n != 0 || err != nil { // it is empty, and must not wait
-				err = fmt.Errorf("Read of no bytes: got %d, %v", n, err)
+				err = fmt.Errorf("a Read of no bytes: got %d, %v", n, err)
 			}
 			release()
 			if err := errors.Join(err, <-waiting, s.end()); err != nil {
@@ -934,7 +933,7 @@ var laws = []law{
 		if took < o.Patience || st.Stderr.PatienceExpired != 1 || st.Stdout.StarvedMax < o.Patience {
 			return fmt.Errorf("an absent reader was spilled past after %v, %d times; the longest wait was %v", took, st.Stderr.PatienceExpired, st.Stdout.StarvedMax)
 		}
-		if len(s.noticed(demux.NoticeSpilling)) != 1 {
+		if len(s.noticed(demux.NoticeSpilling, 1)) != 1 {
 			return fmt.Errorf("the notices of the spill are %+v", s.notices)
 		}
 		if err := errors.Join(s.drain(demux.Stderr, 100*64*kib, io.EOF), s.end()); err != nil {
@@ -1029,8 +1028,7 @@ var laws = []law{
 			if live := st.Stderr.LiveDisk; live > uint64(quota) || st.Degraded != 1 || st.DegradedErr == nil {
 				return fmt.Errorf("quota %d: %d bytes on disk, %d episodes, last error %v", quota, live, st.Degraded, st.DegradedErr)
 			}
-			time.Sleep(time.Millisecond)
-			if n := len(s.noticed(demux.NoticeSpillFull)); n != 1 {
+			if n := len(s.noticed(demux.NoticeSpillFull, 1)); n != 1 {
 				return fmt.Errorf("quota %d: %d notices of one episode", quota, n)
 			}
 			owner := s.background(func() error { return s.drain(demux.Stderr, total, io.EOF) })
@@ -1039,8 +1037,7 @@ var laws = []law{
 				return fmt.Errorf("quota %d: %w", quota, err)
 			}
 			st, _ = s.stats()
-			time.Sleep(time.Millisecond)
-			if n := len(s.noticed(demux.NoticeSpillFull)); uint64(n) != st.Degraded {
+			if n := len(s.noticed(demux.NoticeSpillFull, int(st.Degraded))); uint64(n) != st.Degraded {
 				return fmt.Errorf("quota %d: %d notices of %d episodes", quota, n, st.Degraded)
 			}
 			if err := s.end(); err != nil {

@@ -424,16 +424,23 @@ func (s *subject) until(what string, ok func(demux.Stats) bool) error {
 	return fmt.Errorf("never %s: %+v", what, st)
 }
 
-func (s *subject) noticed(kind demux.NoticeKind) []demux.Notice {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var found []demux.Notice
-	for _, n := range s.notices {
-		if n.Kind == kind {
-			found = append(found, n)
+// noticed are the notices of a kind, once there are at least n: they come from a
+// goroutine of their own.
+func (s *subject) noticed(kind demux.NoticeKind, n int) []demux.Notice {
+	for try := 0; ; try++ {
+		var found []demux.Notice
+		s.mu.Lock()
+		for _, n := range s.notices {
+			if n.Kind == kind {
+				found = append(found, n)
+			}
 		}
+		s.mu.Unlock()
+		if len(found) >= n && try > 0 || try == 1000 {
+			return found
+		}
+		time.Sleep(time.Millisecond)
 	}
-	return found
 }
 
 // first returns the first error of steps that each need the one before.

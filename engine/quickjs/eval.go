@@ -73,7 +73,7 @@ func (e *evaluation) seed(input []byte) uint64 {
 	if _, ok = e.invoke(e.fn.free, at); !ok {
 		return 0
 	}
-	if tag(value) < 0 { // the property takes one reference, a module's function the other
+	if counted(value) { // the property takes one reference, a module's function the other
 		e.store32(uint32(value), e.load32(uint32(value))+1)
 	}
 	set, ok := e.invoke(e.fn.setProperty, uint64(img.js), img.global, uint64(img.inputName), value)

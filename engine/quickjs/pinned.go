@@ -32,6 +32,7 @@ const (
 
 // QuickJS values are NaN-boxed: the tag is the high 32 bits.
 const (
+	tagFirst         = -9 // of those with a reference count; below it, unsigned, come the doubles
 	tagString        = -7
 	tagRope          = -6
 	tagNull          = 2
@@ -43,6 +44,10 @@ const (
 )
 
 func tag(v uint64) int32 { return int32(v >> 32) }
+
+// counted says whether v refers to something with a reference count. Most doubles
+// have a negative upper half too.
+func counted(v uint64) bool { return tag(v) >= tagFirst && tag(v) < 0 }
 
 // Evidence kinds of the meter's marks.
 const (

@@ -60,10 +60,15 @@ func readEntry(name string) ([]byte, error) {
 	return []byte(s), err
 }
 
-// The committed corpora mean what they say: each entry is a document in names,
-// which decodes to itself.
+// Seeds and committed corpora mean what they say: each entry is a document in
+// names, which decodes to itself.
 func TestCommittedCorpora(t *testing.T) {
 	for name, target := range targets(t) {
+		for _, seed := range target.Seeds {
+			if doc := inNames(target, seed); !bytes.Equal(doc, seed) {
+				t.Errorf("%s: the seed %q means %q: write it in names", name, seed, doc)
+			}
+		}
 		files, err := filepath.Glob(filepath.Join("testdata", "fuzz", name, "*"))
 		if err != nil {
 			t.Fatal(err)

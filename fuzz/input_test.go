@@ -28,7 +28,7 @@ func FuzzInput(f *testing.F) {
 func inputTarget(rig *rig) Target {
 	var lines []string
 	for _, name := range gen.InputNames() {
-		lines = append(lines, name, "arr2 "+name+" str escapes")
+		lines = append(lines, name, "arr1 "+name)
 	}
 	lines = append(lines, "obj2 high twice num 1e400 null low num -0", "rows 5e-324 pair 1E+2 swapped", "deepobj 2999", "longwide 3000")
 	return Target{
@@ -41,7 +41,7 @@ func inputTarget(rig *rig) Target {
 			checkInput(rig.inProcess, in, log)
 			return nil
 		},
-		Oracles: []oracle.ID{oracle.Verdict, oracle.Value, oracle.Charge, oracle.Clean},
+		Oracles: []oracle.ID{oracle.Panic, oracle.Verdict, oracle.Value, oracle.Charge, oracle.Clean},
 		Document: func(data []byte) []byte {
 			in, err := gen.JSON(data)
 			if err != nil {
@@ -79,7 +79,14 @@ func checkInput(b *backend, in *gen.Input, log *oracle.Log) {
 			log.Check(false, oracle.Fault, "%v", err)
 			return
 		}
-		res, err := sandbox.Eval(context.Background(), engine.Call{Script: engine.Script{Source: "input", Kind: engine.Program}, Input: json.RawMessage(in.Text)})
+		var res engine.Result
+		func() {
+			defer func() {
+				p := recover()
+				log.Check(p == nil, oracle.Panic, "%v", p)
+			}()
+			res, err = sandbox.Eval(context.Background(), engine.Call{Script: engine.Script{Source: "input", Kind: engine.Program}, Input: json.RawMessage(in.Text)})
+		}()
 		label, _ := engine.Describe(err)
 		for _, name := range in.Used {
 			cover.Mark(40, cover.Name(name), cover.Name(label), cover.Log2(int64(len(in.Used))))

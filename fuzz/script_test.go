@@ -54,16 +54,18 @@ func scriptTarget(rig *rig) Target {
 // and a few compositions.
 func scriptSeeds() [][]byte {
 	lines := []string{
-		"limits/quick input obj1 a num 5 expr add inputkey str id num 7",
+		"limits/quick input obj1 a num 5 expr add inputkey str x num 7",
 		"limits/little-fuel repeat 100 set a add ref a num 1 expr ref a",
-		"limits/little-stack function a overflow empty ref x expr callv a num 1 num 2",
-		"limits/little-memory hog a 1000000 typedlen Uint8Array 65536",
+		"limits/little-stack function a overflow empty ref c expr callv a num 1 num 2",
+		"limits/little-memory hog a 1000000 a typedlen Uint8Array 65536",
 		"limits/little-output set a repeatx emoji 30 expr ref a",
 		"limits/clock forever swallow set a proxy ref d put a str x num 1 ref a",
 		"kind/module asyncset a promise empty num 3 expr ref a",
 		"class a num 1 num 2 empty num 3 expr newv a num 1",
 		"poisonjson empty num 1 expr object num 1 num 2",
-		"growpush a 1000 num 1 empty expr sort ref a num 1 num 2 empty num -1",
+		"limits/much-memory set a typedlen Uint8Array 16777216 expr ref a",
+		"set a typedlen Uint8Array 3145728 expr apply Array fill ref a num 7",
+		"growpush a a 1000 a num 1 empty expr sort ref a num 1 num 2 empty num -1",
 		"asyncgen a empty num 1 forawait b ref a set c ref b then ref c d empty",
 		"try throwerror InternalError oom e expr ref e",
 		"expr stringify proxykeys ref d arraylike 536870912 num 1",

@@ -20,7 +20,7 @@ func documents(n int, names []string, yield func([]byte)) {
 			case 0:
 				words[i] = string(rune('!' + r.IntN(90)))
 			case 1:
-				words[i] = []string{"0", "3", "17", "1000", "99999999999999999999", "wait:7", "cap:9"}[r.IntN(7)]
+				words[i] = []string{"0", "3", "17", "1000", "99999999999999999999", "wait:7"}[r.IntN(6)]
 			default:
 				words[i] = names[r.IntN(len(names))]
 			}
@@ -106,11 +106,11 @@ func TestNamesKeepTheirMeaning(t *testing.T) {
 	if want := []Op{{"run/spin", 0}, {"wait", 7}, {"cancel", 1}, {"close", 0}}; l.Count != 2 || !slices.Equal(l.Ops, want) || l.Starts[0] != "run 35ms" {
 		t.Errorf("got %+v", l)
 	}
-	r, err := Result([]byte("1 cap:7 obj latin holes"))
+	r, err := Result([]byte("1 obj latin holes"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := `{"b":"é","a":[null,1,null]}`; r.JSON != want || r.Cap != -1 || !r.Capped {
+	if want := `{"b":"é","a":[null,1,null]}`; r.JSON != want || r.Fate != Value {
 		t.Errorf("got %+v, want %s", r, want)
 	}
 }

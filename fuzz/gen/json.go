@@ -164,7 +164,7 @@ func jsonValue(r *reader, depth int, valid bool) string {
 		return "null"
 	}
 	v := inputVocabulary
-	if valid {
+	if valid || depth > 1 { // damage deep inside would leave little that is valid
 		v = valueVocabulary
 	}
 	switch i := r.name(v, 0); {

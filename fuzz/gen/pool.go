@@ -1,6 +1,9 @@
 package gen
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // Unit is the unit of time of operation lists. They run in virtual time, so that
 // it costs nothing.
@@ -162,20 +165,29 @@ func Pool(data []byte) (*PoolList, error) {
 	for r.more() && len(l.Ops)+len(l.Starts) < MaxOps {
 		i, n := r.argument(poolVocabulary, maxArgument)
 		name := poolVocabulary.names[i]
+		means := func(most int) int { // the number as it counts, also in the document
+			n %= most + 1
+			r.canon[len(r.canon)-1] = name
+			if most > 0 {
+				r.canon[len(r.canon)-1] += ":" + strconv.Itoa(n)
+			}
+			return n
+		}
 		if i < len(acts) {
-			l.Ops = append(l.Ops, Op{name, 0})
+			l.Ops = append(l.Ops, Op{name, means(0)})
 			continue
 		}
 		i -= len(acts)
 		if i < len(poolOps) {
-			l.Ops = append(l.Ops, Op{name, n % (poolOps[i].most + 1)})
+			l.Ops = append(l.Ops, Op{name, means(poolOps[i].most)})
 			continue
 		}
 		i -= len(poolOps)
 		if i < len(settings) {
-			l.set(name, n%(settings[i].most+1))
+			l.set(name, means(settings[i].most))
 			continue
 		}
+		means(0)
 		s := starts[i-len(settings)]
 		l.Starts = append(l.Starts, s.script)
 		if s.fails {

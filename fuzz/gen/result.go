@@ -18,15 +18,11 @@ const (
 
 // Shape is an expression whose JSON is known without an engine.
 type Shape struct {
-	JS   string
-	JSON string // with fate Value, byte for byte
-	Fate Fate
-	// Cap says where the limit of output is put: this many bytes beyond the
-	// length of JSON; set when Capped.
-	Cap    int
-	Capped bool
-	Words  []string
-	Used   []string
+	JS    string
+	JSON  string // with fate Value, byte for byte
+	Fate  Fate
+	Words []string
+	Used  []string
 }
 
 // Document is the document of s, in names.
@@ -110,11 +106,6 @@ var leaves = []leaf{
 // composites take values; their text marks each with %r.
 var composites = []string{"arr", "obj", "tojson", "getter", "wrap", "boxed", "keys", "deep", "promise", "sparse"}
 
-const capWord = "cap"
-
-// maxCap is how far from the length of the JSON the limit of output is put, either way.
-const maxCap = 8
-
 var resultVocabulary = func() *vocabulary {
 	var n []string
 	for _, l := range leaves {
@@ -124,9 +115,7 @@ var resultVocabulary = func() *vocabulary {
 }()
 
 // ResultNames are the names of all productions of results.
-func ResultNames() []string {
-	return append(resultVocabulary.names[:len(resultVocabulary.names):len(resultVocabulary.names)], capWord)
-}
+func ResultNames() []string { return resultVocabulary.names }
 
 // node is a value under construction.
 type node struct {
@@ -134,8 +123,7 @@ type node struct {
 	fate     Fate
 }
 
-// Result decodes a document to a result. It may begin with cap:N, N from 0 to
-// 16: the limit of output is the length of the JSON plus N less 8.
+// Result decodes a document to a result.
 func Result(data []byte) (*Shape, error) {
 	words, err := Split(data)
 	if err != nil {
@@ -143,10 +131,6 @@ func Result(data []byte) (*Shape, error) {
 	}
 	s := &Shape{Fate: Value}
 	r := &reader{words: words}
-	if r.more() && strings.HasPrefix(r.words[0], capWord+":") {
-		_, n := r.argument(newVocabulary([]string{capWord}), 2*maxCap)
-		s.Cap, s.Capped = n-maxCap, true
-	}
 	b := &resultBuilder{reader: r}
 	n := b.value(0)
 	s.JS, s.JSON = n.js, n.json
@@ -159,9 +143,6 @@ func Result(data []byte) (*Shape, error) {
 		s.Fate = NotSerializable
 	}
 	s.Words, s.Used = r.canon, b.used
-	if s.Capped {
-		s.Used = append(s.Used, capWord)
-	}
 	return s, nil
 }
 

@@ -123,7 +123,8 @@ func (p Policy) String() string {
 type Options struct {
 	Policy Policy
 	// MemPerSink is how many unread bytes of one sink stay in memory before the
-	// source waits; 4 KiB to 1 GiB. Default 256 KiB.
+	// source waits; 4 KiB to 1 GiB. Default 256 KiB. Blocks on disk are of 64 KiB, or
+	// of MemPerSink if that is less, with 16 bytes of header each.
 	MemPerSink int
 	// Patience is how long a starving reader waits before the other, full sink
 	// goes to disk. 0 spills at once, negative never. Spill only. Default 20 ms.
@@ -262,7 +263,7 @@ func (s Stats) Sink(of Stream) SinkStats {
 }
 
 // ErrClosed is the end of a sink that was closed by its owner, or by Close of
-// the Demux or its context before its end was reached.
+// the Demux before its end was reached.
 var ErrClosed = fmt.Errorf("demux: closed: %w", os.ErrClosed)
 
 // ErrMemoryBacked is the reason of a *UsageError about a spill directory that is

@@ -361,3 +361,34 @@ func TestPartFails(t *testing.T) {
 		}
 	})
 }
+
+// A condemned sink whose reader comes back and takes a Quantum is given its
+// Patience again.
+func TestPatienceIsRenewed(t *testing.T) {
+	bubble(t, nil, func(b *bed) {
+		o := b.Demux.o
+		b.send(append(append(chunks(8, 64<<10, Stderr), data(Stdout, []byte("x"))), append(chunks(8, 64<<10, Stderr), data(Stdout, []byte("y")))...)...)
+		start := time.Now()
+		mustRead(t, b.Stdout(), 1)
+		mustRead(t, b.Stderr(), o.Quantum-1)
+		if took := time.Since(start); took != o.Patience {
+			t.Errorf("the first byte took %v", took)
+		}
+		mustRead(t, b.Stderr(), 1)
+		mustRead(t, b.Stdout(), 1)
+		if took := time.Since(start); took != 2*o.Patience || b.Stats().Stderr.PatienceExpired != 2 {
+			t.Errorf("the second came after %v in all, Patience expired %d times", took, b.Stats().Stderr.PatienceExpired)
+		}
+	})
+	bubble(t, nil, func(b *bed) {
+		o := b.Demux.o
+		b.send(append(append(chunks(8, 64<<10, Stderr), data(Stdout, []byte("x"))), append(chunks(8, 64<<10, Stderr), data(Stdout, []byte("y")))...)...)
+		start := time.Now()
+		mustRead(t, b.Stdout(), 1)
+		mustRead(t, b.Stderr(), o.Quantum-1) // a byte too few
+		mustRead(t, b.Stdout(), 1)
+		if took := time.Since(start); took != o.Patience {
+			t.Errorf("the second byte came after %v in all", took)
+		}
+	})
+}

@@ -123,7 +123,7 @@ func newSink(d *Demux, stream Stream) *Sink {
 // *[OverCapError], [ErrClosed]. Those that may be followed by more bytes are
 // *[GapError], *[StallError], *[SpillFullError] and [os.ErrDeadlineExceeded].
 // Bytes and an error never come together.
-func (s *Sink) Read(p []byte) (int, error) { return s.read(nil, p) }
+func (s *Sink) Read(p []byte) (int, error) { return s.read(context.Background(), p) }
 
 // ReadContext is Read until ctx is done; it then returns ctx.Err() and has
 // consumed nothing.
@@ -170,13 +170,14 @@ func (s *Sink) read(ctx context.Context, p []byte) (int, error) {
 // memory, until the end of the stream (nil for io.EOF) or an error of w or of
 // [Sink.Read]. What w did not take stays readable.
 func (s *Sink) WriteTo(w io.Writer) (int64, error) {
-	s.takeTurn(nil)
+	ctx := context.Background()
+	s.takeTurn(ctx)
 	defer s.passTurn()
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	var total int64
 	for {
-		if err := s.blocked(nil); err != nil {
+		if err := s.blocked(ctx); err != nil {
 			return total, err
 		}
 		if b := s.front(); b != nil {
@@ -199,7 +200,7 @@ func (s *Sink) WriteTo(w io.Writer) (int64, error) {
 			}
 			return total, err
 		}
-		s.await(nil, nil)
+		s.await(ctx, nil)
 	}
 }
 
@@ -299,14 +300,10 @@ func (s *Sink) takeTurn(ctx context.Context) error {
 		return nil
 	default:
 	}
-	var done <-chan struct{}
-	if ctx != nil {
-		done = ctx.Done()
-	}
 	select {
 	case s.turn <- struct{}{}:
 		return nil
-	case <-done:
+	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
@@ -323,7 +320,7 @@ func (s *Sink) blocked(ctx context.Context) error {
 		return s.gone
 	case s.expired:
 		return os.ErrDeadlineExceeded
-	case ctx != nil && ctx.Err() != nil:
+	case ctx.Err() != nil:
 		return ctx.Err()
 	}
 	if s.upToGap(1) == 0 {
@@ -363,12 +360,12 @@ func (s *Sink) await(ctx context.Context, p []byte) int {
 		}
 	}
 	d.mu.Unlock()
-	if ctx == nil {
+	if done := ctx.Done(); done == nil {
 		<-s.wake
 	} else {
 		select {
 		case <-s.wake:
-		case <-ctx.Done():
+		case <-done:
 		}
 	}
 	d.mu.Lock()

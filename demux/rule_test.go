@@ -151,7 +151,9 @@ func TestTrickle(t *testing.T) {
 	bubble(t, nil, func(b *bed) {
 		b.send(append(chunks(3, 64<<10, Stderr), data(Stdout, []byte("x")))...)
 		stop := make(chan struct{})
-		go func() {
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() {
 			for {
 				select {
 				case <-stop:
@@ -160,7 +162,7 @@ func TestTrickle(t *testing.T) {
 					mustRead(t, b.Stderr(), 1)
 				}
 			}
-		}()
+		})
 		start := time.Now()
 		mustRead(t, b.Stdout(), 1)
 		close(stop)

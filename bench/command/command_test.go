@@ -185,11 +185,11 @@ func TestGuaranteesOfALiar(t *testing.T) {
 // would not be counted.
 func TestEveryLawHasAGuarantee(t *testing.T) {
 	laws, groups := map[string]int{}, map[string]int{}
-	for _, g := range guarantees {
-		for _, l := range g.laws {
+	for _, g := range enginetest.Guarantees() {
+		for _, l := range g.Laws {
 			laws[l]++
 		}
-		for _, gr := range g.groups {
+		for _, gr := range g.Groups {
 			groups[gr]++
 		}
 	}

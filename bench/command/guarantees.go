@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/sandbed/sandbed/bench"
@@ -27,23 +26,6 @@ func (guaranteesCmd) Help() string {
     benchrun guarantees
     benchrun guarantees --backend pool --workers 4
     benchrun guarantees --corpus cases.jsonl --json`
-}
-
-// The guarantees, in the order users ask for them.
-var guarantees = []struct {
-	name   string
-	laws   []string // of enginetest, by name
-	groups []string // of the corpus
-}{
-	{"It stops", []string{"stops", "returns", "runaway-loop", "wall-clock", "cancel", "late-cancel", "seeding"},
-		[]string{"cpu-noloop", "cpu-slowpoll", "cpu-loop"}},
-	{"It fits", []string{"fits", "allocation-bomb", "stack-overflow", "output-cap", "refused-input"},
-		[]string{"alloc", "stack", "input"}},
-	{"It says why", []string{"suite", "class", "value", "sound", "hooks", "panics", "metering", "forged-guards", "honest-guards", "caught-guards", "results", "modules", "promises", "messages", "fuel-limit", "shape-mismatch", "erased-script", "fault"},
-		[]string{"result", "async", "syntax", "engine-bug", "shared"}},
-	{"It leaves nothing", []string{"clean", "image", "isolation", "determinism", "fuel-same", "fuel-monotone", "no-ambient-io", "leaks", "close"},
-		[]string{"isolation", "determinism", "escape"}},
-	{"It does not disturb", []string{"concurrent"}, nil},
 }
 
 // summary is the last line of --json.
@@ -74,10 +56,6 @@ func (c *guaranteesCmd) Run(e *env, r *result) error {
 			return &usage{"--corpus", *c.Corpus, err.Error()}
 		}
 		opts.CasesOnly = true
-	}
-	groups := map[string]string{}
-	for _, one := range opts.Cases {
-		groups[one.ID] = one.Group
 	}
 	show, clear := e.progress()
 	defer clear()
@@ -126,7 +104,7 @@ func (c *guaranteesCmd) Run(e *env, r *result) error {
 	if c.JSON {
 		return lines.Encode(map[string]summary{"summary": s})
 	}
-	return table(e.stdout, s, report, groups)
+	return table(e.stdout, s, report, opts.Cases)
 }
 
 func summarise(name string, r enginetest.Report) summary {
@@ -154,7 +132,7 @@ func summarise(name string, r enginetest.Report) summary {
 
 // table writes the result for people: a line a guarantee, then what did not
 // hold and what is not offered.
-func table(w io.Writer, s summary, r enginetest.Report, groups map[string]string) error {
+func table(w io.Writer, s summary, r enginetest.Report, cases []enginetest.Case) error {
 	good, bad, plain := "", "", ""
 	if colours(w) {
 		good, bad, plain = "\x1b[32m", "\x1b[31m", "\x1b[0m"
@@ -172,26 +150,13 @@ func table(w io.Writer, s summary, r enginetest.Report, groups map[string]string
 	}
 	fmt.Fprintf(&b, "%s: %d cases, %d laws\n\n", s.Engine, s.Cases, len(r.Laws))
 	fmt.Fprintf(&b, "%-20s %12s %12s %12s\n", "guarantee", "cases passed", "exact", "laws held")
-	for _, g := range guarantees {
-		var cases, passed, exact, laws, held int
-		for _, rec := range r.Records {
-			if slices.Contains(g.groups, groups[rec.ID]) {
-				cases++
-				passed += count(rec.Pass)
-				exact += count(rec.Exact)
-			}
+	for _, g := range enginetest.Guarantees() {
+		n := g.Score(r, cases)
+		exact := "–"
+		if n.Cases > 0 {
+			exact = fmt.Sprintf("%d of %d", n.Exact, n.Cases)
 		}
-		for _, l := range r.Laws {
-			if slices.Contains(g.laws, l.Name) && l.Status != enginetest.NotOffered {
-				laws++
-				held += count(l.Status == enginetest.Held)
-			}
-		}
-		exactText := "–"
-		if cases > 0 {
-			exactText = fmt.Sprintf("%d of %d", exact, cases)
-		}
-		fmt.Fprintf(&b, "%-20s %s %12s %s\n", g.name, share(passed, cases), exactText, share(held, laws))
+		fmt.Fprintf(&b, "%-20s %s %12s %s\n", g.Name, share(n.Passed, n.Cases), exact, share(n.Held, n.Laws))
 	}
 	fmt.Fprintf(&b, "\nworst overrun %.2f ms, largest memory %d bytes, clean after %d of %d cases\n", float64(s.WorstNs)/1e6, s.WorstBytes, s.Clean, s.Cases)
 	for _, l := range r.Laws {
@@ -204,11 +169,4 @@ func table(w io.Writer, s summary, r enginetest.Report, groups map[string]string
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-func count(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -471,16 +472,16 @@ func (h *head) String() string {
 	return h.b.String()
 }
 
+var why = regexp.MustCompile(`^(panic:|fatal error:|FATAL ERROR:|SIGSEGV|[A-Za-z]*Error( \[\w+\])?:)`)
+
 // reason is the line that says why a process ended: that of Go's runtime or of
 // Node, or else the last one.
 func reason(stderr string) string {
 	last := ""
 	for line := range strings.Lines(stderr) {
 		line = strings.TrimSpace(line)
-		for _, begin := range []string{"panic:", "fatal error:", "FATAL ERROR:", "RuntimeError:", "SIGSEGV", "runtime: out of memory"} {
-			if strings.HasPrefix(line, begin) {
-				return ": " + line
-			}
+		if why.MatchString(line) {
+			return ": " + line
 		}
 		if line != "" {
 			last = ": " + line

@@ -48,6 +48,8 @@ type evaluation struct {
 	Source []byte      `json:"source,omitempty"`
 	Name   string      `json:"name,omitempty"`
 	Kind   engine.Kind `json:"kind,omitempty"`
+	// Plain is the script without a default export, where it has one; see [Plain].
+	Plain []byte `json:"plain,omitempty"`
 	// HasInput tells an input that is absent from one of no bytes.
 	HasInput bool          `json:"has_input,omitempty"`
 	Input    []byte        `json:"input,omitempty"`
@@ -55,7 +57,12 @@ type evaluation struct {
 }
 
 func wire(r engine.Request) evaluation {
-	return evaluation{[]byte(r.Script.Source), r.Script.Name, r.Script.Kind, r.Input != nil, r.Input, r.Limits.WithDefaults()}
+	e := evaluation{Source: []byte(r.Script.Source), Name: r.Script.Name, Kind: r.Script.Kind,
+		HasInput: r.Input != nil, Input: r.Input, Limits: r.Limits.WithDefaults()}
+	if plain := Plain(r.Script); plain != r.Script.Source {
+		e.Plain = []byte(plain)
+	}
+	return e
 }
 
 func (e evaluation) request() engine.Request {

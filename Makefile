@@ -3,7 +3,7 @@
 # Packages with goroutines, locks or atomics of their own.
 RACE ?= ./engine ./engine/quickjs ./pool/... ./demux/... ./bench/compare ./bench/loop ./bench/timing ./bench/command
 
-.PHONY: help check test race bench stress fuzz fuzz-smoke
+.PHONY: help check test race bench peers stress fuzz fuzz-smoke
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -24,6 +24,9 @@ race: ## tests of the packages with concurrency, under the race detector
 
 bench: ## the full suite; writes bench-out/
 	go run ./cmd/benchrun
+
+peers: ## other engines beside ours: builds them, writes bench-out/peers.md
+	go run -buildvcs=true ./bench/peers/run
 
 stress: ## a million evaluations with kills, 100,000 pool runs, 64 GiB through the demux
 	STRESS=1 go test -p 1 -run Stress -v -timeout 3h ./engine/quickjs ./pool ./pool/internal/processtest ./demux/... ./cmd/benchrun

@@ -394,3 +394,19 @@ func TestPatienceIsRenewed(t *testing.T) {
 		}
 	})
 }
+
+// Peaks are taken before the reader that waits gets any of it.
+func TestPeakOfHandOver(t *testing.T) {
+	for _, policy := range []Policy{Spill, Backpressure, Unbounded, CapError} {
+		bubble(t, func(o *Options) { o.Policy = policy }, func(b *bed) {
+			first := reading(b.Stdout(), 10_000)
+			b.send(data(Stdout, make([]byte, 3000)))
+			if err := <-first; err != nil {
+				t.Error(err)
+			}
+			if st := invariant(t, b.Demux); st.Stdout.PeakMem != 3000 || st.Stdout.Read != 3000 || st.Stdout.LiveMem != 0 {
+				t.Errorf("%v: %+v", policy, st.Stdout)
+			}
+		})
+	}
+}

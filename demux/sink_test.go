@@ -555,10 +555,11 @@ func TestMemoryCeiling(t *testing.T) {
 	}
 	for _, size := range []int{1, 1000, 64 << 10, 1 << 20} {
 		var peaks []uint64
-		for _, volume := range []int{4 << 20, 64 << 20} {
-			if size == 1 || raceEnabled {
-				volume /= 6
-			}
+		volumes := []int{4 << 20, 64 << 20}
+		if size == 1 || raceEnabled {
+			volumes = []int{2 << 20, 8 << 20}
+		}
+		for _, volume := range volumes {
 			o := options(Spill, t)
 			o.Eager = true
 			src := &tiny{events: []Event{data(Stdout, make([]byte, size)), data(Stderr, make([]byte, size))}, left: volume / size}

@@ -102,22 +102,66 @@ func TestNoDescriptor(t *testing.T) {
 	})
 }
 
-// What the owner reads is room, so that the next try need not wait for its time.
+// What the owner reads is room: the next try does not wait for its time.
 func TestReleaseRetriesAtOnce(t *testing.T) {
-	spilled(t, 1, func(o *Options) { o.MaxSpill = 300_000 }, func(b *bed, want []byte) {
+	bubble(t, func(o *Options) { o.MaxSpill, o.Patience, o.SpillFullGrace = 200_000, 0, -1 }, func(b *bed) {
+		want := bytesOf(1<<20, Stderr)
+		b.send(data(Stderr, want), data(Stdout, []byte("x")))
+		first := reading(b.Stdout(), 1)
+		time.Sleep(10*maxRetry + 1) // backoff is at its longest, and has just begun
 		st := invariant(t, b.Demux)
-		if st.Degraded != 1 || !errors.Is(st.DegradedErr, errQuota) || st.Stderr.LiveDisk > 300_000 {
+		if st.Degraded != 1 || !errors.Is(st.DegradedErr, errQuota) {
 			t.Fatalf("%+v", st)
 		}
-		first := reading(b.Stdout(), 1)
-		time.Sleep(b.Demux.o.SpillFullGrace)
-		if err := <-first; !errors.Is(err, errQuota) {
+		now := time.Now()
+		for i := range 16 {
+			sameBytes(t, "stderr", mustRead(t, b.Stderr(), 64<<10), want[i<<16:(i+1)<<16])
+			synctest.Wait()
+			// The first block off the disk is room for one more on it.
+			if st := invariant(t, b.Demux); i == 1 && st.Stderr.Spilled < 250_000 {
+				t.Errorf("%d bytes spilled", st.Stderr.Spilled)
+			}
+		}
+		if err := <-first; err != nil {
 			t.Error(err)
 		}
-		now := time.Now()
-		sameBytes(t, "stderr", mustRead(t, b.Stderr(), len(want)), want)
 		if took := time.Since(now); took != 0 {
-			t.Errorf("reading took %v", took)
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+// Close waits for the block that is under way, and the file is closed after it.
+func TestCloseDuringWrite(t *testing.T) {
+	bubble(t, func(o *Options) { o.Eager = true }, func(b *bed) {
+		f := newMemFile()
+		b.Demux.open = func() (file, error) { return f, nil }
+		inWrite, goOn := make(chan struct{}), make(chan struct{})
+		f.fault = func(int) (int, error) {
+			close(inWrite)
+			<-goOn
+			return 0, nil
+		}
+		b.send(data(Stderr, make([]byte, 100_000)))
+		<-inWrite
+		closed := make(chan struct{})
+		go func() {
+			b.Stderr().Close()
+			close(closed)
+		}()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("closed while a block was being written")
+		default:
+		}
+		if n := b.Stderr().Buffered(); n != 0 {
+			t.Errorf("%d bytes are still unread", n)
+		}
+		close(goOn)
+		<-closed
+		if !f.closed || b.Stats().SpillFiles != 0 {
+			t.Error("the file is open")
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 // all of them agree, fuel included; and the VM is clean after.
 //
 // What ends by its clock is compared with nothing. FUZZ_PROCESSES=all asks the process
-// worker every time.
+// worker every time, none never.
 func FuzzScript(f *testing.F) {
 	rig := theEngine(f)
 	target := scriptTarget(rig)
@@ -27,7 +27,7 @@ func FuzzScript(f *testing.F) {
 }
 
 func scriptTarget(rig *rig) Target {
-	everyTime := os.Getenv("FUZZ_PROCESSES") == "all"
+	processes := os.Getenv("FUZZ_PROCESSES")
 	return Target{
 		Seeds: scriptSeeds(),
 		Check: func(t *testing.T, data []byte, log *oracle.Log) error {
@@ -35,7 +35,7 @@ func scriptTarget(rig *rig) Target {
 			if err != nil {
 				return err
 			}
-			checkScript(rig, p, log, everyTime || oneOfFifty(data))
+			checkScript(rig, p, log, hasProcesses && processes != "none" && (processes == "all" || oneOfFifty(data)))
 			return nil
 		},
 		Oracles: []oracle.ID{oracle.Panic, oracle.Fault, oracle.Late, oracle.Sound, oracle.Output, oracle.Text, oracle.Memory, oracle.Fuel,
@@ -102,7 +102,7 @@ func checkScript(rig *rig, p *gen.Program, log *oracle.Log, process bool) {
 
 	worker := rig.workers.run(log, p.Request)
 	oracle.Equal(log, oracle.Backends, "in-process and goroutine worker", first, worker, true)
-	if process && hasProcesses {
+	if process {
 		b, err := rig.processes()
 		log.Check(err == nil, oracle.Fault, "starting process workers: %v", err)
 		if err != nil {

@@ -186,10 +186,10 @@ func (p Peers) Geomean(peer string) []float64 {
 // interval writes an interval of the median; what the data do not bound is
 // left open.
 func interval(values []float64, unit string) string {
-	if len(values) < 2 {
-		return "n=1"
-	}
 	i := stat.MedianInterval(values, 0.95)
+	if math.IsInf(i.Low, 0) && math.IsInf(i.High, 0) { // 95 % takes six values
+		return fmt.Sprintf("n=%d", len(values))
+	}
 	end := func(v float64) string {
 		if math.IsInf(v, 0) {
 			return "…"
@@ -448,8 +448,8 @@ func (p Peers) dots(title, x, row, unit string, least float64) (*plot.Plot, []en
 	}
 	c := newDotPlot(title, x, names, unit)
 	c.scatter("one value", small, draw.GlyphStyle{Color: dark, Radius: 1.5, Shape: draw.RingGlyph{}})
-	c.scatter("never: killed with its process", open, draw.GlyphStyle{Color: light, Radius: 4, Shape: draw.CrossGlyph{}})
 	c.series("median, 95 % interval", median, draw.GlyphStyle{Color: dark, Radius: 4, Shape: draw.CircleGlyph{}})
+	c.scatter("never: killed with its process", open, draw.GlyphStyle{Color: light, Radius: 6, Shape: draw.CrossGlyph{}})
 	return c.done()
 }
 

@@ -260,6 +260,16 @@ func TestBackpressureStall(t *testing.T) {
 				first = reading(b.Stdout(), 1) // not sticky
 				time.Sleep(time.Second)
 			}
+			if !withError { // a read that is given up and made again is the same stall
+				b.Stdout().SetReadDeadline(time.Now())
+				<-first
+				b.Stdout().SetReadDeadline(time.Time{})
+				first = reading(b.Stdout(), 1)
+				time.Sleep(time.Minute)
+				if n := b.count(NoticeStall); n != 1 {
+					t.Errorf("%d notices of one stall", n)
+				}
+			}
 			b.Stderr().Close()
 			if err := <-first; err != nil {
 				t.Error(err)

@@ -4,10 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"strings"
 
 	"github.com/sandbed/sandbed/bench/compare"
+	"github.com/sandbed/sandbed/bench/gate"
+	"github.com/sandbed/sandbed/reports"
 )
 
 type aaCmd struct{ validationFlags }
@@ -36,6 +39,15 @@ func (c *aaCmd) Run(e *env, r *result) error {
 		if err := notCompared(e, r, err); err != nil {
 			return err
 		}
+	}
+	var moved []float64
+	for _, run := range records {
+		for _, row := range run.Rows {
+			moved = append(moved, math.Log(row.Ratio))
+		}
+	}
+	if err := reports.WriteAA(c.Out, moved, gate.DefaultDesign(nil, 1).Theta, f.Alarms, f.Runs); err != nil {
+		return unwritable(c.Out, err)
 	}
 	if c.JSON {
 		return json.NewEncoder(e.stdout).Encode(f)

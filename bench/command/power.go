@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sandbed/sandbed/bench/compare"
+	"github.com/sandbed/sandbed/reports"
 )
 
 type powerCmd struct {
@@ -43,6 +44,20 @@ func (c *powerCmd) Run(e *env, r *result) error {
 		}
 	}
 	points := compare.SummarizePower(records)
+	var curve []reports.PowerPoint
+	for _, p := range points {
+		for _, series := range []struct {
+			name string
+			of   compare.Found
+		}{{"all rows", p.All}, {"rows with σ ≤ 3 %", p.Steady}, {"of those, tight", p.Tight}} {
+			if series.of.Of > 0 {
+				curve = append(curve, reports.PowerPoint{Series: series.name, Injected: p.Injected, Found: series.of.Found, Of: series.of.Of})
+			}
+		}
+	}
+	if err := reports.WritePower(c.Out, curve); err != nil {
+		return unwritable(c.Out, err)
+	}
 	if c.JSON {
 		return json.NewEncoder(e.stdout).Encode(points)
 	}

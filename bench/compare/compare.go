@@ -337,7 +337,11 @@ func Merge(dirs []string, o gate.Options) (Result, error) {
 			fitness = *st.fitness // one machine: as it was written
 			continue
 		}
-		fitness = worse(fitness, st.fitness, fmt.Sprintf("shard %d", st.run.Shard))
+		who := fmt.Sprintf("shard %d", st.run.Shard)
+		if st.run.Shards == 0 {
+			who = "the comparison"
+		}
+		fitness = worse(fitness, st.fitness, who)
 	}
 	var missing []string
 	for i := 1; i <= first.run.Shards; i++ {

@@ -151,7 +151,7 @@ func (b *Backend) do(ctx context.Context, q request, r engine.Request) (reply, e
 		hang.Reset(bound)
 		waited = fmt.Sprintf("hang: no answer to a %s of %d after %v", q.Op, q.Count, bound)
 	}
-	done := ctx.Done()
+	done, cancelled := ctx.Done(), false
 	for {
 		select {
 		case a := <-replies:
@@ -159,10 +159,9 @@ func (b *Backend) do(ctx context.Context, q request, r engine.Request) (reply, e
 				if r.OnScriptStart != nil {
 					r.OnScriptStart(at(a.Armed))
 				}
-				hang.Reset(wall + b.o.HangAfter)
-				waited = fmt.Sprintf("hang: not back %v after its wall clock of %v", b.o.HangAfter, wall)
-				if done == nil { // cancelled before
-					hang.Reset(b.o.HangAfter)
+				if !cancelled {
+					hang.Reset(wall + b.o.HangAfter)
+					waited = fmt.Sprintf("hang: not back %v after its wall clock of %v", b.o.HangAfter, wall)
 				}
 				continue
 			}
@@ -174,7 +173,7 @@ func (b *Backend) do(ctx context.Context, q request, r engine.Request) (reply, e
 			}
 			return a, nil
 		case <-done:
-			done = nil
+			done, cancelled = nil, true
 			go func() {
 				<-sent // a cancel that comes first would cancel nothing
 				p.send(request{Op: "cancel", Of: id})

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -78,6 +79,18 @@ func misbehave(ctx context.Context, wire *os.File, r engine.Request) engine.Outc
 	case "wait":
 		<-ctx.Done()
 		return engine.Outcome{Class: engine.ClassCanceled}
+	case "eat": // 64 MiB, given back before anybody looks
+		b := make([]byte, 64<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		runtime.KeepAlive(b)
+		b = nil
+		debug.FreeOSMemory()
+		return ok("5")
+	case "nap": // longer than HangAfter, within the wall clock
+		time.Sleep(200 * time.Millisecond)
+		return ok("4")
 	case "unbegun", "hang":
 		select {}
 	case "exit":
@@ -273,6 +286,21 @@ func TestSymptoms(t *testing.T) {
 			}
 		})
 	}
+	t.Run("within its wall clock", func(t *testing.T) {
+		b := fake(t, "serve", Options{HangAfter: time.Millisecond})
+		r := script("nap")
+		r.Limits.WallClock = time.Hour
+		for _, end := range []bool{false, true} { // a context that can end, and one that cannot
+			ctx, cancel := context.Background(), func() {}
+			if end {
+				ctx, cancel = context.WithCancel(ctx)
+			}
+			if out, err := b.Run(ctx, r); err != nil || string(out.Value) != "4" {
+				t.Errorf("got %s %q (%v), want 4", out.Label(), out.Message, err)
+			}
+			cancel()
+		}
+	})
 	t.Run("unbegun", func(t *testing.T) {
 		b := fake(t, "serve", Options{StartWithin: 50 * time.Millisecond})
 		out, err := b.Run(context.Background(), script("unbegun"))
@@ -314,6 +342,35 @@ func TestStart(t *testing.T) {
 	b := New(Command{Args: []string{"/nonexistent/peer"}}, Options{})
 	if err := b.Warm(context.Background()); err == nil || !strings.Contains(err.Error(), "/nonexistent/peer") {
 		t.Errorf("a program that is not there gave %v", err)
+	}
+}
+
+// TestGrowth: the peak counts, though nothing of it is left.
+func TestGrowth(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the resident set is read from /proc")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Command{Args: []string{self, "fake"}, Env: []string{"SANDBED_FAKE_PEER=serve"}}
+	grow := func(source, value string) int64 {
+		t.Helper()
+		n, e, err := Growth(context.Background(), c, Options{}, script(source))
+		if err != nil || e.Lost || string(e.Outcome.Value) != value {
+			t.Fatalf("%s: got %+v (%v)", source, e, err)
+		}
+		return n
+	}
+	if n := grow("eat", "5"); n < 60<<20 || n > 128<<20 {
+		t.Errorf("64 MiB grew the resident set by %d bytes", n)
+	}
+	if n := grow("1+1", "2"); n > 32<<20 {
+		t.Errorf("1+1 grew the resident set by %d bytes", n)
+	}
+	if took, err := ColdStart(context.Background(), c, Options{}, t.TempDir()); err != nil || took <= 0 {
+		t.Errorf("a cold start took %v (%v)", took, err)
 	}
 }
 

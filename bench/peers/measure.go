@@ -95,15 +95,15 @@ func Growth(ctx context.Context, c Command, o Options, r engine.Request) (int64,
 		var most int64
 		t := time.NewTicker(watchEvery / 5)
 		defer t.Stop()
-		for {
-			most = max(most, memoryOf(pid, "VmHWM"))
+		for over := false; !over; {
 			select {
 			case <-stop:
-				peak <- most
-				return
+				over = true
 			case <-t.C:
 			}
+			most = max(most, memoryOf(pid, "VmHWM"))
 		}
+		peak <- most
 	}()
 	e, err := b.End(ctx, r)
 	close(stop)

@@ -529,7 +529,7 @@ func TestP13EngineLeavesNothing(t *testing.T) {
 			return err
 		}
 		after := left(t)
-		for again := 0; after != before && again < 1000; again++ { // a goroutine that ends may still be counted
+		for again := 0; after != before && again < 100; again++ { // a goroutine that ends may still be counted
 			runtime.Gosched()
 			after = left(t)
 		}

@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// maxShrinks bounds the tries of making a failing case smaller. gopter bounds only
-// those that succeed.
+// maxShrinks bounds the tries of making a failing case smaller: those that succeed, which
+// gopter bounds, and in forAll all of them.
 const maxShrinks = 400
 
 // hold checks a property on this many cases, whose size grows from 0 to below size.
@@ -56,7 +56,7 @@ func hold(t *testing.T, runs, size int, p gopter.Prop) {
 	// Not t.Log, which a deadlock or a time-out would swallow.
 	fmt.Printf("repeat: %s\n", repeat)
 	parameters := gopter.DefaultTestParametersWithSeed(seed)
-	parameters.MinSuccessfulTests, parameters.MaxSize = runs, size
+	parameters.MinSuccessfulTests, parameters.MaxSize, parameters.MaxShrinkCount = runs, size, maxShrinks
 	result := p.Check(parameters)
 	if result.Passed() {
 		t.Logf("%d cases", result.Succeeded)
@@ -128,8 +128,10 @@ func scriptWord() func(*rand.Rand) string {
 	all, cases := fuzzgen.ScriptNames(), fuzzgen.CaseNames()
 	return func(r *rand.Rand) string {
 		switch n := r.Intn(100); {
-		case n < 75:
+		case n < 72:
 			return oneOf(r, all...)
+		case n < 75:
+			return "input"
 		case n < 85:
 			return oneOf(r, cases...)
 		case n < 95:

@@ -19,7 +19,7 @@ const (
 )
 
 // MaxOps is how many operations and starts of a list count.
-const MaxOps = 32
+const MaxOps = 20
 
 // Op is one operation: what to do, and a number that it may take.
 type Op struct {

@@ -1,9 +1,10 @@
-package fuzz
+package virtual
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sandbed/sandbed/engine"
+	"github.com/sandbed/sandbed/fuzz"
 	"github.com/sandbed/sandbed/fuzz/cover"
 	"github.com/sandbed/sandbed/fuzz/gen"
 	"github.com/sandbed/sandbed/fuzz/oracle"
@@ -23,10 +25,10 @@ import (
 // operations, in virtual time, and holds it against a model: each run is
 // answered once and with what it deserves, to the instant; a kill frees the
 // worker; runs are served in their order; nothing happens after Close.
-func FuzzPool(f *testing.F) { Run(f, poolTarget) }
+func FuzzPool(f *testing.F) { fuzz.Run(f, poolTarget) }
 
-var poolTarget = Target{
-	Seeds: Documents(gen.Version,
+var poolTarget = fuzz.Target{
+	Seeds: fuzz.Documents(gen.Version,
 		"run/ok run/ok",
 		"count:2 killwait:4 start/slow run/ok run/spin run/seed stats wait:9 cancel:1 run/deaf run/late wait:50 stats run/ok",
 		"run/spin run/ok run/ok",
@@ -237,7 +239,7 @@ func (g *poolGame) end(r *poolRun) {
 	r.cancel()
 }
 
-// run submits a run and returns when the pool has taken notice.
+// run submits a run; after synctest.Wait the pool has taken notice.
 func (g *poolGame) run(op gen.Op, spoil func(engine.Outcome, error) (engine.Outcome, error)) {
 	act, ok := op.Act()
 	if !ok {
@@ -271,7 +273,6 @@ func (g *poolGame) run(op gen.Op, spoil func(engine.Outcome, error) (engine.Outc
 		g.mu.Unlock()
 		cancel()
 	})
-	synctest.Wait()
 }
 
 // alive shows that after any history a trivial run succeeds: at once, or when
@@ -453,7 +454,7 @@ func TestPoolModelIsNotDeaf(t *testing.T) {
 // Enough of what the generator makes does something, every production is played,
 // and runs end in every way that they can.
 func TestPoolStatistics(t *testing.T) {
-	r, names := newRand(), gen.PoolNames()
+	r, names := rand.New(rand.NewPCG(11, 13)), gen.PoolNames()
 	labels, runs, lists := map[string]int{}, 0, 1500
 	for i := range lists {
 		words := make([]string, 1+r.IntN(24))

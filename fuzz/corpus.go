@@ -90,13 +90,17 @@ func inNames(target Target, data []byte) []byte {
 	return doc
 }
 
-// Promote writes what the fuzzer's cache holds for a target to its committed
-// corpus, in names. It keeps, of the cache and the corpus so far, at most so many entries
+// Promote writes what the fuzzer's cache holds for the target that PROMOTE names
+// to its committed corpus, in names; without PROMOTE it skips. It keeps, of the cache and the corpus so far, at most so many entries
 // that together mark the most features, and leaves files alone that it did not write.
-func (targets Targets) Promote(t *testing.T, name string, keep int) {
+func (targets Targets) Promote(t *testing.T, keep int) {
+	name := os.Getenv("PROMOTE")
+	if name == "" {
+		t.Skip("set PROMOTE=TARGET to promote the cache of a target")
+	}
 	target, ok := targets[name]
 	if !ok {
-		t.Fatalf("no target %q in this package", name)
+		t.Fatalf("PROMOTE=%s: this package has no such target", name)
 	}
 	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}}", ".").Output()
 	if err != nil {

@@ -1,9 +1,6 @@
 package fuzz
 
-import (
-	"flag"
-	"testing"
-)
+import "testing"
 
 // targets are those of this package that are made of documents.
 func targets(tb testing.TB) Targets {
@@ -18,12 +15,5 @@ func TestSelfTests(t *testing.T) { targets(t).TestSelves(t) }
 
 func TestCommittedCorpora(t *testing.T) { targets(t).TestCorpora(t) }
 
-var promote = flag.String("promote", "", "write what the fuzzer's cache holds for this target to its committed corpus, in names")
-
-// TestPromote is a tool: go test ./fuzz -run '^TestPromote$' -promote FuzzScript.
-func TestPromote(t *testing.T) {
-	if *promote == "" {
-		t.Skip("give -promote=TARGET to promote the cache of a target")
-	}
-	targets(t).Promote(t, *promote, 24)
-}
+// TestPromote is a tool: PROMOTE=FuzzScript go test ./fuzz -run '^TestPromote$'.
+func TestPromote(t *testing.T) { targets(t).Promote(t, 24) }

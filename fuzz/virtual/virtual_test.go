@@ -1,7 +1,6 @@
 package virtual
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/sandbed/sandbed/fuzz"
@@ -16,12 +15,5 @@ func TestSelfTests(t *testing.T) { targets.TestSelves(t) }
 
 func TestCommittedCorpora(t *testing.T) { targets.TestCorpora(t) }
 
-var promote = flag.String("promote", "", "write what the fuzzer's cache holds for this target to its committed corpus, in names")
-
-// TestPromote is a tool: go test ./fuzz/virtual -run '^TestPromote$' -promote FuzzPool.
-func TestPromote(t *testing.T) {
-	if *promote == "" {
-		t.Skip("give -promote=TARGET to promote the cache of a target")
-	}
-	targets.Promote(t, *promote, 24)
-}
+// TestPromote is a tool: PROMOTE=FuzzPool go test ./fuzz/virtual -run '^TestPromote$'.
+func TestPromote(t *testing.T) { targets.Promote(t, 24) }

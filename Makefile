@@ -1,7 +1,7 @@
 # Every target wraps go commands; tools are pinned by the tool lines of go.mod.
 
 # Packages with goroutines, locks or atomics of their own.
-RACE ?= ./engine ./engine/quickjs ./pool/... ./demux/... ./bench/compare ./bench/loop ./bench/timing ./bench/command
+RACE ?= ./engine ./engine/quickjs ./pool/... ./demux/... ./bench/compare ./bench/loop ./bench/timing ./bench/command ./fuzz/virtual
 
 .PHONY: help check test race bench peers stress fuzz fuzz-smoke
 

@@ -75,6 +75,7 @@ func testPeer(t *testing.T, name string, c peers.Command) {
 		{`Promise.resolve([7])`, ``, "ok", `[7]`, ""},
 		{`export default async i=>{await null;return i.a+1}`, `{"a":41}`, "ok", `42`, ""},
 		{`const x=await Promise.resolve(6);export default x*7`, ``, "ok", `42`, engine.Module},
+		{`export default i=>typeof i`, ``, "ok", `"undefined"`, engine.Module},
 		{`throw new Error("mine")`, ``, "error", ``, ""},
 		{`let let = ;`, ``, "error", ``, ""},
 		{`"x".repeat(2**21)`, ``, "limit:output", ``, ""},

@@ -151,5 +151,5 @@ func Plain(s engine.Script) string {
 		return s.Source
 	}
 	body := exportDefault.ReplaceAllString(s.Source, "${1}${2}$$export=")
-	return "(async()=>{let $export;" + body + "\n;return typeof $export===\"function\"?$export(input):$export})()"
+	return "(async()=>{let $export;" + body + "\n;return typeof $export===\"function\"?$export(globalThis.input):$export})()"
 }

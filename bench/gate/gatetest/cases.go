@@ -159,6 +159,9 @@ func eachLimit(g Gate) error {
 	if err != nil {
 		return err
 	}
+	if len(limits.FailAt) != len(d.Looks) || len(limits.ClearAt) != len(d.Looks) {
+		return fmt.Errorf("%d and %d limits for %d looks", len(limits.FailAt), len(limits.ClearAt), len(d.Looks))
+	}
 	row := d.Gated[0].Row
 	at := func(n, count int, want gate.Word) error {
 		for seed := range uint64(2000) {
@@ -185,6 +188,9 @@ func eachLimit(g Gate) error {
 				return err
 			}
 			i := slices.IndexFunc(report.Rows, func(r gate.Row) bool { return r.Name == row })
+			if i < 0 {
+				return fmt.Errorf("no verdict on %s", row)
+			}
 			// Another mix if this one was decided before, or shows a dependence by chance.
 			if got := report.Rows[i]; got.Rounds == n && !got.Blocks {
 				if got.Slower != count || got.Verdict != want {

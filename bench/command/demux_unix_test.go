@@ -78,13 +78,21 @@ func TestDemuxInterrupt(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
 	go func() {
-		os.ReadFile(fifo) // returns when the command is under way
-		cancel()
+		defer cancel()
+		// Opens when what the shell waits for has opened it: a signal that comes while a shell
+		// starts a child may be lost.
+		if f, err := os.OpenFile(fifo, os.O_WRONLY, 0); err == nil {
+			cancel()
+			<-ended
+			f.Close()
+		}
 	}()
+	defer close(ended)
 	report, code := runDemux(t, ctx, demuxCmd{
 		Policy: "spill", Read: "both", Stdout: out, waitDelay: time.Hour,
-		Command: []string{"sh", "-c", `echo partial; : > "$0"; sleep 1000; echo more`, fifo},
+		Command: []string{"sh", "-c", `echo partial; cat "$0"; echo more`, fifo},
 	})
 	text, err := os.ReadFile(out)
 	if code != exitFailed || err != nil || string(text) != "partial\n" || report.ExitCode == 0 || report.Stdout.End != "eof" {

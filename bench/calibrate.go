@@ -17,8 +17,8 @@ import (
 
 // What a machine may show and still be fit to compare on, as shares.
 const (
-	maxSpread = 0.10 // of a kernel: the middle 80 % of its readings over their median
-	maxDrift  = 0.10 // of a kernel's median, before to after
+	maxSpread = 0.10 // of a kernel that judges: the middle 80 % of its readings over their median
+	maxDrift  = 0.10 // of such a kernel's median, before to after
 	maxSteal  = 0.05 // of the processor time that the hypervisor gave to others
 )
 
@@ -28,17 +28,20 @@ const (
 )
 
 // kernels are five kinds of work that no sandbox takes part in, each about 5 ms
-// on the machine they were written on. One that a machine does not repeat says
-// what kind of benchmark it will not repeat either.
+// on the machine they were written on. All describe the machine; two judge it. The
+// others move by themselves where rounds that are paired do not: with memory
+// between 5 and 48 ms and interpreter between 6 and 11 ms, the medians of 14 rows
+// of a commit against itself stayed within 1 % (EPYC VM, 2026-11-30).
 var kernels = []struct {
-	name string
-	run  func()
+	name   string
+	judges bool
+	run    func()
 }{
-	{"arithmetic", arithmetic},
-	{"memory", chase},
-	{"collector", collect},
-	{"interpreter", interpret},
-	{"timer", wake},
+	{"arithmetic", true, arithmetic},
+	{"memory", false, chase},
+	{"collector", false, collect},
+	{"interpreter", false, interpret},
+	{"timer", true, wake},
 }
 
 // Calibration is what the kernels took at one time. It describes a machine and
@@ -91,6 +94,9 @@ func (c Calibration) Fitness(after Calibration) gate.Fitness {
 		}
 		r.Drift = r.After/r.Before - 1
 		f.Kernels = append(f.Kernels, r)
+		if !k.judges {
+			continue
+		}
 		if r.Spread > maxSpread {
 			f.Reasons = append(f.Reasons, fmt.Sprintf("kernel %s spreads over %.0f %%, more than %.0f %%", k.name, 100*r.Spread, 100*maxSpread))
 		}

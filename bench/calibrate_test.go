@@ -47,11 +47,14 @@ func TestFitness(t *testing.T) {
 		{"steal at its bound", func(_, a *Calibration) { a.ticks.steal += 50 }, ""},
 		{"steal above it", func(_, a *Calibration) { a.ticks.steal += 51 }, "hypervisor"},
 		{"one reading far off", func(b, _ *Calibration) { b.values[0][3] = 1.2 }, ""},
-		{"spread before", func(b, _ *Calibration) { b.values[1] = []float64{1, 1, 1, 1, 1, 1.2, 1.2} }, "memory spreads"},
-		{"spread after", func(_, a *Calibration) { a.values[1] = []float64{1, 1, 1, 1, 1, 1.2, 1.2} }, "memory spreads"},
-		{"slower after", func(_, a *Calibration) { a.values[3] = slices.Repeat([]float64{1.11}, 7) }, "interpreter drifted by +11"},
-		{"faster after", func(_, a *Calibration) { a.values[3] = slices.Repeat([]float64{0.89}, 7) }, "interpreter drifted by -11"},
-		{"drift at its bound", func(_, a *Calibration) { a.values[3] = slices.Repeat([]float64{1.0999}, 7) }, ""},
+		{"spread before", func(b, _ *Calibration) { b.values[0] = []float64{1, 1, 1, 1, 1, 1.2, 1.2} }, "arithmetic spreads"},
+		{"spread after", func(_, a *Calibration) { a.values[0] = []float64{1, 1, 1, 1, 1, 1.2, 1.2} }, "arithmetic spreads"},
+		{"memory moves", func(b, a *Calibration) {
+			b.values[1], a.values[1] = []float64{1, 1, 1, 1, 1, 2, 2}, slices.Repeat([]float64{9}, 7)
+		}, ""},
+		{"slower after", func(_, a *Calibration) { a.values[4] = slices.Repeat([]float64{1.11}, 7) }, "timer drifted by +11"},
+		{"faster after", func(_, a *Calibration) { a.values[4] = slices.Repeat([]float64{0.89}, 7) }, "timer drifted by -11"},
+		{"drift at its bound", func(_, a *Calibration) { a.values[0] = slices.Repeat([]float64{1.0999}, 7) }, ""},
 	} {
 		b, a := steady(), steady()
 		a.ticks.total += 1000

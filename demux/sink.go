@@ -520,8 +520,12 @@ func (s *Sink) dropMemory() {
 	s.blocks, s.nfree = 0, 0
 }
 
-// retire frees what a sink that was read to its end does not need.
+// retire frees what a sink that was read to its end does not need. A block that is being
+// written, which the reader was faster than, is still counted: the next Read retires, or Close.
 func (s *Sink) retire() {
+	if s.writing != nil {
+		return
+	}
 	s.dropMemory()
 	if s.file != nil {
 		s.d.mu.Unlock()

@@ -628,3 +628,27 @@ type (
 
 func (badWriter) Write(p []byte) (int, error)   { return -1, nil }
 func (shortWriter) Write(p []byte) (int, error) { return 1, nil }
+
+// The end of a sink may be read, since another part set it, while a pump still writes
+// a block that the reader has emptied.
+func TestEndIsReadDuringAWrite(t *testing.T) {
+	d, err := New(FromReaders(nil, nil), DefaultOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	s := d.Stdout()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b := s.newBlock()
+	s.writing = b
+	s.retire()
+	s.writing = nil
+	s.recycle(b)
+	if s.blocks != 0 {
+		t.Errorf("%d blocks are counted, want 0", s.blocks)
+	}
+	if s.retire(); s.nfree != 0 {
+		t.Errorf("%d blocks are kept after the end", s.nfree)
+	}
+}

@@ -31,6 +31,12 @@ peers: ## other engines beside ours: builds them, writes bench-out/peers.md
 stress: ## a million evaluations with kills, 100,000 pool runs, 64 GiB through the demux
 	STRESS=1 go test -p 1 -run Stress -v -timeout 3h ./engine/quickjs ./pool ./pool/internal/processtest ./demux/... ./cmd/benchrun
 
+faults: ## plant every fault with five seeds; writes reports/faults.md
+	go run ./cmd/benchrun faults --clean 1
+
+faults-fast: ## plant every fault once
+	go run ./cmd/benchrun faults --seeds 1 --out bench-out/faults.md
+
 fuzz: ## every fuzz target for its nightly budget, or TARGET=FuzzPool N=1000000x
 	fuzz/run.sh $(if $(TARGET),$(TARGET) $(N),nightly)
 

@@ -82,6 +82,7 @@ type cli struct {
 	History    historyCmd    `cmd:"" help:"Keep and show the history of the main branch."`
 	AA         aaCmd         `cmd:"" name:"aa" help:"Compare a commit with itself, many times: the rate of false alarms."`
 	Power      powerCmd      `cmd:"" help:"Inject slowdowns of known size: the rate at which they are found."`
+	Faults     faultsCmd     `cmd:"" help:"Plant faults in sandbed's own source and see that the tests find them."`
 	Selftest   selftestCmd   `cmd:"" help:"Put the gate through synthetic streams; measures nothing."`
 	Calibrate  calibrateCmd  `cmd:"" help:"Say whether this machine is fit to compare on."`
 	Merge      mergeCmd      `cmd:"" help:"Join the samples of the shards of one comparison."`

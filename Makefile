@@ -3,7 +3,7 @@
 # Packages with goroutines, locks or atomics of their own.
 RACE ?= ./engine ./engine/quickjs ./pool/... ./demux/... ./bench/compare ./bench/loop ./bench/timing ./bench/command ./fuzz/virtual
 
-.PHONY: help check test race bench peers stress fuzz fuzz-smoke
+.PHONY: help check test race bench peers stress faults faults-fast fuzz fuzz-smoke
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -50,10 +51,14 @@ func TestStress(t *testing.T) {
 	var answered atomic.Int64
 	kinds := map[string]int{}
 	var mu sync.Mutex
-	for left := total; left > 0; {
+	all := []string{"ok", "canceled", "limit:wallClock", "engineFault", "closed"}
+	missing := func(kind string) bool { return kinds[kind] == 0 }
+	made := 0
+	// What comes of a few runs is the machine's affair: go on until there was one of each.
+	for made < total || slices.ContainsFunc(all, missing) && made < 10*total {
 		r := source()
-		n := min(left, 20+r.IntN(80))
-		left -= n
+		n := 20 + r.IntN(80)
+		made += n
 		o := options(1 + r.IntN(3))
 		o.Spare = r.IntN(2)
 		o.KillWait = time.Duration(r.IntN(3)) * 50 * time.Millisecond
@@ -98,12 +103,12 @@ func TestStress(t *testing.T) {
 			t.Errorf("after Close: %+v", s)
 		}
 	}
-	if answered.Load() != int64(total) {
-		t.Errorf("%d runs were answered, want %d", answered.Load(), total)
+	if answered.Load() != int64(made) {
+		t.Errorf("%d runs were answered, want %d", answered.Load(), made)
 	}
 	t.Logf("answers: %v", kinds)
-	for _, kind := range []string{"ok", "canceled", "limit:wallClock", "engineFault", "closed"} {
-		if kinds[kind] == 0 {
+	for _, kind := range all {
+		if missing(kind) {
 			t.Errorf("no run ended as %q: the test is not what it was", kind)
 		}
 	}

@@ -1,7 +1,7 @@
 # Every target wraps go commands; tools are pinned by the tool lines of go.mod.
 
 # Packages with goroutines, locks or atomics of their own.
-RACE ?= ./engine ./engine/quickjs ./pool/... ./demux/... ./bench/compare ./bench/loop ./bench/timing ./bench/command ./fuzz/virtual
+RACE ?= ./engine ./engine/quickjs ./pool/... ./demux ./bench/compare ./bench/loop ./bench/timing ./bench/command ./fuzz/virtual
 
 .PHONY: help check test race bench peers stress faults faults-fast fuzz fuzz-smoke
 
@@ -21,6 +21,7 @@ test: ## all tests
 
 race: ## tests of the packages with concurrency, under the race detector
 	go test -race $(RACE)
+	go test -race -run Conformance ./demux/demuxtest
 
 bench: ## the full suite; writes bench-out/
 	go run ./cmd/benchrun

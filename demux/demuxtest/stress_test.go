@@ -91,9 +91,10 @@ func volume(t *testing.T, total int64, nth int) heap {
 // same fails unless a large volume took what 48 MiB take.
 func same(t *testing.T, large, small heap) {
 	t.Helper()
-	// What the heap holds beside is not exact: a collection can find a timer or a
-	// stack of the test itself.
-	if large.reserved != small.reserved || large.grown > small.grown+64*kib {
+	// Who is faster decides whether the last block that is allowed is ever made, and what the heap
+	// holds beside is not exact: a collection can find a timer or a stack of the test itself.
+	const block = 64*kib + 16
+	if large.reserved > small.reserved+block || large.grown > small.grown+block+64*kib {
 		t.Errorf("the heap grew by %d KiB and %d were reserved; with 48 MiB by %d and %d",
 			large.grown/kib, large.reserved/kib, small.grown/kib, small.reserved/kib)
 	}

@@ -317,7 +317,7 @@ func fitnessText(f *gate.Fitness) string {
 	}
 	psi := "unknown"
 	if f.PSI >= 0 {
-		psi = Value(f.PSI, sample.Share)
+		psi = Value(f.PSI/100, sample.Share)
 	}
 	return fmt.Sprintf("%s: kernels spread over %s at most and drifted by %s, steal %s, processor pressure %s.", fit, Value(spread, sample.Share), Value(drift, sample.Share), Value(number(f.Steal), sample.Share), psi)
 }

@@ -45,7 +45,7 @@ func inventedComparison() (gate.Report, []gate.Launch) {
 			Seed: 7, LayoutSeeds: []int{1, 2, 3}, Injection: 0.1, AbsoluteFloor: 50e-6, ExactLimit: 0.01},
 		FailAt: []int{-1, 14, 18, 24, 31, 42}, ClearAt: []int{0, 2, 4, 9, 13, 22},
 		BaseEnv: env, HeadEnv: headEnv, Started: started, Took: 432.4,
-		Fitness: &gate.Fitness{Fit: true, Steal: 0.012, PSI: 0.031, Kernels: []gate.Kernel{{Name: "arithmetic", Before: 0.0201, After: 0.0203, Spread: 0.021, Drift: 0.01}, {Name: "pointer chase", Before: 0.031, After: 0.030, Spread: 0.052, Drift: -0.032}}},
+		Fitness: &gate.Fitness{Fit: true, Steal: 0.012, PSI: 3.1, Kernels: []gate.Kernel{{Name: "arithmetic", Before: 0.0201, After: 0.0203, Spread: 0.021, Drift: 0.01}, {Name: "pointer chase", Before: 0.031, After: 0.030, Spread: 0.052, Drift: -0.032}}},
 		Controls: []gate.Control{
 			{Kind: gate.Null, Row: "wall/workload=join/size=medium", Ratio: 1.002, Interval: stat.Interval{Low: 0.994, High: 1.011, Confidence: 0.9975}, Rounds: 15, Good: true},
 			{Kind: gate.Injected, Row: "wall/workload=join/size=medium", Injected: 0.1, Ratio: 1.098, Interval: stat.Interval{Low: 1.084, High: 1.113, Confidence: 0.9975}, Rounds: 15, Fired: true, Good: true},

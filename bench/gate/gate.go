@@ -220,7 +220,7 @@ type Fitness struct {
 	Reasons []string `json:"reasons,omitempty"` // why not
 	Kernels []Kernel `json:"kernels"`
 	Steal   float64  `json:"steal"`     // share of processor time during the run
-	PSI     float64  `json:"psi_avg10"` // some, cpu; −1 if the system does not say
+	PSI     float64  `json:"psi_avg10"` // some, cpu, in percent as the system says it; −1 if the system does not say
 }
 
 // Kernel is one calibration kernel, before and after.

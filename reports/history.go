@@ -19,6 +19,7 @@ import (
 	"github.com/sandbed/sandbed/bench/gate"
 	"github.com/sandbed/sandbed/bench/sample"
 	"github.com/sandbed/sandbed/bench/stat"
+	"github.com/sandbed/sandbed/internal/atomicfile"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
@@ -128,7 +129,7 @@ func AddHistory(file string, run HistoryRun) (added bool, err error) {
 	if len(old) > 0 && old[len(old)-1] != '\n' {
 		old = append(old, '\n')
 	}
-	return true, writeFile(file, append(append(old, line...), '\n'))
+	return true, atomicfile.Write(file, append(append(old, line...), '\n'))
 }
 
 // Series is the history of one row against the newest reference.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/sandbed/sandbed/bench/sample"
+	"github.com/sandbed/sandbed/internal/atomicfile"
 	"gonum.org/v1/plot"
 )
 
@@ -47,33 +48,9 @@ func place(dir string, files []file) error {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return err
 		}
-		if err := writeFile(name, f.data); err != nil {
+		if err := atomicfile.Write(name, f.data); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// writeFile writes beside the file and renames: a reader sees the old file or
-// the new one.
-func writeFile(name string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err = f.Write(data); err == nil {
-		err = f.Chmod(0o644)
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
 }

@@ -3,17 +3,16 @@ package command
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sandbed/sandbed/bench"
 	"github.com/sandbed/sandbed/bench/sample"
+	"github.com/sandbed/sandbed/internal/atomicfile"
 	"github.com/sandbed/sandbed/properties/faults"
 )
 
@@ -114,7 +113,7 @@ func (c *faultsCmd) Run(e *env, r *result) error {
 			return err
 		}
 	}
-	if err := writeWhole(c.Out, faultTable(reports)); err != nil {
+	if err := atomicfile.Write(c.Out, faultTable(reports)); err != nil {
 		return &usage{"--out", c.Out, fmt.Sprintf("cannot be written (%v): give a file", err)}
 	}
 	return nil
@@ -212,15 +211,4 @@ func faultTable(reports []faultReport) []byte {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.ID, r.What, strings.ReplaceAll(by, "|", "\\|"), count, median, worst, cleanRuns)
 	}
 	return b.Bytes()
-}
-
-// writeWhole writes a file that is there whole or not at all.
-func writeWhole(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".benchrun-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	return errors.Join(err, f.Chmod(0o644), f.Close(), os.Rename(f.Name(), path))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandbed/sandbed/bench/gate"
 	"github.com/sandbed/sandbed/bench/sample"
+	"github.com/sandbed/sandbed/internal/atomicfile"
 )
 
 // The files of a comparison that are written while it runs. From them it can be
@@ -231,7 +232,7 @@ func writeJSON(name string, v any) error {
 	if err != nil {
 		return err
 	}
-	return replace(name, append(data, '\n'))
+	return atomicfile.Write(name, append(data, '\n'))
 }
 
 func writeFile(name string, launches []gate.Launch) error {
@@ -239,26 +240,5 @@ func writeFile(name string, launches []gate.Launch) error {
 	if err := gate.Write(&b, launches...); err != nil {
 		return err
 	}
-	return replace(name, b.Bytes())
-}
-
-// replace writes beside the file and renames: a reader sees the old file or the new one.
-func replace(name string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
+	return atomicfile.Write(name, b.Bytes())
 }

@@ -98,34 +98,14 @@ func (b *backend) run(log *oracle.Log, r engine.Request) *oracle.Run {
 	return got
 }
 
-func (b *backend) once(r engine.Request) (got *oracle.Run) {
-	got = &oracle.Run{Request: r}
-	var mu sync.Mutex // the hooks run on the evaluating goroutine
-	r.OnScriptStart = func(at time.Time) {
-		mu.Lock()
-		defer mu.Unlock()
-		got.Starts++
-		got.Armed = at
-	}
-	r.OnFinished = func(at time.Time) {
-		mu.Lock()
-		defer mu.Unlock()
-		got.FinishedUnarmed = got.FinishedUnarmed || got.Starts == 0
-		got.Finishes++
-		got.Finished = at
-	}
-	defer func() {
-		got.Returned = time.Now()
-		if p := recover(); p != nil {
-			got.Panicked, got.Label = p, "panic"
-		}
-	}()
-	out, err := b.Run(context.Background(), r)
-	mu.Lock()
-	defer mu.Unlock()
-	got.Out, got.Err = out, err
-	if got.Label = out.Label(); err != nil {
-		got.Label, _ = engine.Describe(err)
+func (b *backend) once(r engine.Request) *oracle.Run {
+	var panicked any
+	got := oracle.Watch(r, func(r engine.Request) (engine.Outcome, error) {
+		defer func() { panicked = recover() }()
+		return b.Run(context.Background(), r)
+	})
+	if panicked != nil {
+		got.Panicked, got.Label = panicked, "panic"
 	}
 	return got
 }

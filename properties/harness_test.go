@@ -189,42 +189,12 @@ func newWorker(t *testing.T, e *quickjs.Engine) engine.Backend {
 
 // evaluate runs r once and notes what oracles want to know.
 func evaluate(ctx context.Context, b engine.Backend, r engine.Request) *oracle.Run {
-	return watch(r, func(r engine.Request) (engine.Outcome, error) { return b.Run(ctx, r) })
+	return oracle.Watch(r, func(r engine.Request) (engine.Outcome, error) { return b.Run(ctx, r) })
 }
 
 // evaluateOn is evaluate on one VM.
 func evaluateOn(vm engine.VM, r engine.Request) *oracle.Run {
-	return watch(r, func(r engine.Request) (engine.Outcome, error) { return vm.Eval(context.Background(), r), nil })
-}
-
-func watch(r engine.Request, run func(engine.Request) (engine.Outcome, error)) *oracle.Run {
-	got := &oracle.Run{Request: r}
-	var mu sync.Mutex // the hooks run on the evaluating goroutine
-	started := r.OnScriptStart
-	r.OnScriptStart = func(at time.Time) {
-		mu.Lock()
-		defer mu.Unlock()
-		got.Starts++
-		got.Armed = at
-		if started != nil {
-			started(at)
-		}
-	}
-	r.OnFinished = func(at time.Time) {
-		mu.Lock()
-		defer mu.Unlock()
-		got.FinishedUnarmed = got.FinishedUnarmed || got.Starts == 0
-		got.Finishes++
-		got.Finished = at
-	}
-	out, err := run(r)
-	mu.Lock()
-	defer mu.Unlock()
-	got.Out, got.Err, got.Returned = out, err, time.Now()
-	if got.Label = out.Label(); err != nil {
-		got.Label, _ = engine.Describe(err)
-	}
-	return got
+	return oracle.Watch(r, func(r engine.Request) (engine.Outcome, error) { return vm.Eval(context.Background(), r), nil })
 }
 
 // verdict makes an error of what oracles found.

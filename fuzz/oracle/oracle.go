@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -93,6 +94,38 @@ type Run struct {
 	FinishedUnarmed  bool
 	Panicked         any
 	Label            string // the outcome's, or what Describe says of Err
+}
+
+// Watch runs r by run and keeps what its hooks saw. A hook that r has for its start is
+// called as well.
+func Watch(r engine.Request, run func(engine.Request) (engine.Outcome, error)) *Run {
+	got := &Run{Request: r}
+	var mu sync.Mutex // the hooks run on the evaluating goroutine
+	started := r.OnScriptStart
+	r.OnScriptStart = func(at time.Time) {
+		mu.Lock()
+		defer mu.Unlock()
+		got.Starts++
+		got.Armed = at
+		if started != nil {
+			started(at)
+		}
+	}
+	r.OnFinished = func(at time.Time) {
+		mu.Lock()
+		defer mu.Unlock()
+		got.FinishedUnarmed = got.FinishedUnarmed || got.Starts == 0
+		got.Finishes++
+		got.Finished = at
+	}
+	out, err := run(r)
+	mu.Lock()
+	defer mu.Unlock()
+	got.Out, got.Err, got.Returned = out, err, time.Now()
+	if got.Label = out.Label(); err != nil {
+		got.Label, _ = engine.Describe(err)
+	}
+	return got
 }
 
 // Overrun is how long after its wall clock the run came back.
